@@ -97,6 +97,39 @@ def compare_objects(
     entries: Sequence[Entry], seeds: Any, settings: Mapping[str, Any], out: Path | None, progress: bool | str | None
 ) -> Comparison:
     """Carry out one run after the other with :func:`simulate`, in memory or in new folders."""
+    refuse_misplaced(entries, settings)
+    common = as_arguments(settings)
+    numbers = seeds_of(seeds, Config())
+    rounds = int(common.get("rounds", Config.rounds))
+    runs: dict[str, dict[int, Result]] = {}
+    outcome = Outcome()
+    tasks = [(e, label, s) for e, label in zip(entries, labels(entries), strict=True) for s in numbers]
+    refuse_impossible(tasks, common)
+    with display("rounds", rounds * len(tasks), progress=progress) as bar:
+        for k, (entry, label, seed) in enumerate(tasks):
+            folder = (out or Path()) / folder_name(label, seed)
+            try:
+                result = one_run(entry, seed, common, None if out is None else folder, bar, label)
+                common.setdefault("engine", result.simulation.engine.name)  # of all, so that seconds compare methods
+                interrupted = result.interrupted
+            except FedsmooError as e:
+                outcome.failed[folder] = str(e)
+                continue
+            except KeyboardInterrupt:
+                interrupted = True
+            if interrupted:
+                outcome.left = [Path(folder_name(name, s)) for _, name, s in tasks[k:]]
+                break
+            outcome.finished.append(folder)
+            runs.setdefault(label, {})[seed] = result
+    if outcome.failed and not runs:
+        raise FedsmooError(next(iter(outcome.failed.values())))
+    first = next((run.config for mine in runs.values() for run in mine.values()), None) or Config()
+    return Comparison(first, runs, outcome, out)
+
+
+def refuse_misplaced(entries: Sequence[Entry], settings: Mapping[str, Any]) -> None:
+    """Refuse settings of all that other arguments say, and settings of one method that are of the whole comparison."""
     for name in ("seed", "algorithm"):
         if name in settings:
             raise FedsmooError(f"{name} is given, but a comparison takes its {name}s from {name}s")
@@ -107,35 +140,11 @@ def compare_objects(
         if whole := [n for n in ONE_CALL if n in entry.options]:
             say = "is of the whole comparison: give it beside the methods"
             raise FedsmooError(f"{whole[0]} is given for {entry.name}, but {say}")
-    common = as_arguments(settings)
-    numbers = seeds_of(seeds, Config())
-    rounds = int(common.get("rounds", Config.rounds))
-    runs: dict[str, dict[int, Result]] = {}
-    outcome = Outcome()
-    tasks = [(e, label, s) for e, label in zip(entries, labels(entries), strict=True) for s in numbers]
-    refuse_impossible(tasks, common)
-    with display("rounds", rounds * len(tasks), progress=progress) as bar:
-        for k, (entry, label, seed) in enumerate(tasks):
-            folder = (out or Path()) / f"{folder_stem(label)}-seed{seed}"
-            where = None if out is None else folder
-            try:
-                result = one_run(entry, seed, common, where, bar, label)
-            except FedsmooError as e:
-                outcome.failed[folder] = str(e)
-                continue
-            except KeyboardInterrupt:
-                outcome.left = [Path(f"{folder_stem(name)}-seed{s}") for _, name, s in tasks[k:]]
-                break
-            common.setdefault("engine", result.simulation.engine.name)  # of all runs, so that seconds compare methods
-            if result.interrupted:
-                outcome.left = [Path(f"{folder_stem(name)}-seed{s}") for _, name, s in tasks[k:]]
-                break
-            outcome.finished.append(folder)
-            runs.setdefault(label, {})[seed] = result
-    if outcome.failed and not runs:
-        raise FedsmooError(next(iter(outcome.failed.values())))
-    first = next((run.config for mine in runs.values() for run in mine.values()), None) or Config()
-    return Comparison(first, runs, outcome, out)
+
+
+def folder_name(label: str, seed: int) -> str:
+    """Return what the folder of a run is called."""
+    return f"{folder_stem(label)}-seed{seed}"
 
 
 def refuse_impossible(tasks: Sequence[tuple[Entry, str, int]], common: Mapping[str, Any]) -> None:

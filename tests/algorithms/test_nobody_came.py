@@ -66,6 +66,19 @@ def test_who_draws_nobody_adds_noise_alone(method):
         assert torch.allclose(now["w"], expected, atol=1e-12), t
 
 
+@pytest.mark.parametrize("attack", ["sign-flip", "scaled", "gaussian"])
+@pytest.mark.parametrize("method", ["fednova", "fedcm"])
+def test_where_nobody_came_nobody_attacks(method, attack):
+    """What clients would have sent of their steps was asked of one without a number: the run ended in a TypeError."""
+    schedule = "constant" if method == "fednova" else "cosine"
+    cohorts, kept = after_each_round(method, attack=attack, local_schedule=schedule)
+    empty = [t for t, who in enumerate(cohorts) if not who]
+    assert empty
+    for t in empty:
+        expected = noise(t, "d", kept[t]["w"]) * K if method == "fednova" else noise(t, "w", kept[t]["w"])
+        assert torch.allclose(kept[t + 1]["w"], kept[t]["w"] + expected, atol=1e-12), t
+
+
 def test_rates_of_a_local_schedule_are_those_of_any_client():
     """FedCM divides by the sum of the rates, which somebody would have sent."""
     cohorts, kept = after_each_round("fedcm", local_schedule="cosine")

@@ -315,3 +315,20 @@ def test_the_picture_of_all_partitions(tmp_path):
     assert shown == kept.read_text(), "fedsmoo data rules digits --clients 20 --out docs/figures/partitions.svg"
     with pytest.raises(FedsmooError, match="clients is 3, but the picture needs 4"):
         draw_rules(data, tmp_path / "few.svg", clients=3)
+
+
+class Louder(Noise):
+    """Noise of a user's own."""
+
+    def seen(self, x: torch.Tensor, client: int, clients: int, seed: int) -> torch.Tensor:
+        return super().seen(x, client, clients, seed) + 1
+
+
+def test_a_partition_made_of_one_that_changes_samples_is_refused(tmp_path: Path) -> None:
+    """Samples were divided by it, and clients trained on them as they are."""
+    with pytest.raises(FedsmooError, match="partition changes what clients see of their samples, as only noise and"):
+        simulate("softmax", "digits", "fedavg", clients=4, partition=Louder(0.5), **TINY)
+    file = tmp_path / "mine.py"
+    file.write_text("import fedsmoo\n\n\nclass Mine(fedsmoo.Rotation):\n    pass\n")
+    with pytest.raises(FedsmooError, match=r"mine\.py:Mine' changes what clients see of their samples"):
+        simulate("softmax", "digits", "fedavg", clients=4, partition=f"{file}:Mine", **TINY)

@@ -130,6 +130,18 @@ def test_own_functions_see_all_outputs_and_targets() -> None:
     assert not run.history[-1].reached(1e-9)
 
 
+@pytest.mark.parametrize("name", ["test_loss", "drift", "round", "seed", "validation_mse"])
+def test_own_functions_do_not_take_the_place_of_other_numbers_of_a_round(name: str) -> None:
+    """In frames, curves and a callback's numbers the metric stood where the loss was, and trackers left it out."""
+
+    def function(outputs: Tensor, targets: Tensor) -> float:
+        return 7.0
+
+    function.__name__ = name
+    with pytest.raises(FedsmooError, match=f"{name!r} would take the place of a number of a round: rename it"):
+        simulate("softmax", parts(Y), "fedavg", metrics=["mse", function], holdout=0.2, **SETTINGS)
+
+
 MEASURED = (
     OWN
     + """

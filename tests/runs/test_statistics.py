@@ -97,3 +97,44 @@ def test_probes_measure_a_model_with_its_own_statistics_where_it_is_not_evaluate
     always, seldom = (assemble(make_config(settings, {"eval_every": n})).run() for n in (1, 4))
     assert [r.probes for r in seldom.history] == [r.probes for r in always.history]
     assert seldom.history[1].probes
+
+
+def same_state(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(v, b[n]) for n, v in a.items())
+
+
+def test_a_sweeps_run_without_a_checkpoint_is_loaded_with_its_statistics(tmp_path: Path) -> None:
+    """Its model and what clients score had the statistics of a model before its first round."""
+    result = fedsmoo.run(SETTINGS, tmp_path / "run", save_every=0)
+    loaded = fedsmoo.load(tmp_path / "run")
+    assert same_state(loaded.model.state_dict(), result.model.state_dict())
+    assert loaded.evaluate_clients().equals(result.evaluate_clients())
+    assert loaded.by_name(loaded.server)["statistics"].keys() == result.by_name(result.server)["statistics"].keys()
+
+
+@pytest.mark.parametrize("policy", ["averaged", "local", "recomputed"])
+def test_a_state_dict_has_the_statistics_of_its_own_model(policy: str) -> None:
+    """Of a result that went on it had those of the later model, of one that was stopped those of the last evaluated."""
+    config = make_config(SETTINGS, {"statistics": policy, "eval_every": 4})
+    cut = dataclasses.replace(assemble(config).run(lambda record: record.round < 2), config=config)
+    before = cut.model.state_dict()
+    assert same_state(cut.state_dict, before)
+    longer = cut.continue_(progress=False)
+    assert same_state(cut.state_dict, before)
+    assert same_state(longer.state_dict, longer.model.state_dict())
+    assert not same_state(cut.state_dict, longer.state_dict)
+
+
+@pytest.mark.parametrize("policy", ["averaged", "local", "recomputed"])
+def test_the_last_sound_model_of_a_run_that_diverged_is_kept_with_its_statistics(policy: str, tmp_path: Path) -> None:
+    sound = []
+
+    def look(record, state) -> None:
+        sound[:] = [state.model.state_dict()]
+        if record.round == 2:
+            state.set(lr=1e38)
+
+    with pytest.raises(FedsmooError, match=r"round 3: .* no longer finite"):
+        fedsmoo.run(SETTINGS | {"statistics": policy}, tmp_path / "run", callback=look, save_every=1)
+    assert same_state(load_file(tmp_path / "run" / "model.safetensors"), sound[0])
+    assert same_state(fedsmoo.load(tmp_path / "run").model.state_dict(), sound[0])

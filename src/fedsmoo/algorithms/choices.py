@@ -138,43 +138,56 @@ def put_choices_around(method: Algorithm, run: RunSettings) -> Algorithm:
 
 
 def refuse_together(run: RunSettings, method: Algorithm) -> None:
-    """Refuse settings that undo each other, or what the run's method needs."""
-    by_hand = next((m for m in layers(method) if isinstance(m, Private)), None)
-    if run.privacy != "off" or by_hand is not None:
-        what = f"privacy={run.privacy}" if by_hand is None else "Private(...) around the method"
-        unbounded = "what it adds to later messages is not bounded"
-        telling = run.local_steps is None and (bool(method.public) or run.local_schedule != "constant")
-        who = f"local_schedule={run.local_schedule}" if run.local_schedule != "constant" else method.label
-        clashes = {
-            f"{who} by epochs: clients would send how many steps they made, which tells how many samples they have: "
-            "set local_steps, the same for all": telling,
-            "weighted: one client may count for more than its share": run.weighted,
-            f"compression={run.compression}: {unbounded}": run.compression != "off",
-            f"wire={run.wire}: {unbounded}": run.wire != "exact",
-            f"sampling={run.sampling}: its chances are not accounted for": run.sampling not in ("uniform", "bernoulli"),
-        }
-        for other, clash in clashes.items():
-            if clash:
-                raise FedsmooError(f"{what} cannot be had with {other}")
-        mean = run.cohort if run.sampling == "bernoulli" else None
-        if by_hand is not None and by_hand.expected != mean:
-            raise FedsmooError(
-                f"{what} has expected={by_hand.expected}, but with sampling={run.sampling} and a cohort of "
-                f"{run.cohort} it is {mean}: set it so, or say privacy='client', which does"
-            )
+    """Refuse settings that undo each other, or what the run's method needs; warn of some that change nothing."""
+    refuse_with_privacy(run, method)
     if run.attack == "label-flip" and run.loss not in ("auto", "cross_entropy"):
         raise FedsmooError(f"attack=label-flip is for classes: it cannot be had with loss={run.loss}")
     if run.attack == "label-flip" and run.loss_options:
         names = ", ".join(run.loss_options)
         raise FedsmooError(f"attack=label-flip knows plain cross-entropy only: leave out options of the loss ({names})")
-    if run.weighted and (alike := next((m for m in layers(method) if isinstance(m, Robust) and not m.weighs), None)):
-        note = f"{alike.label} counts all clients alike: weighted changes nothing of its model"
-        warnings.warn(note, FedsmooWarning, stacklevel=2)
-    if run.weighted and run.sampling in BY_SIZE:
-        chance, end = f"sampling={run.sampling} draws large clients more often", "large clients count twice over"
-        warnings.warn(f"{chance}, and weighted lets them weigh more: {end}", FedsmooWarning, stacklevel=2)
+    say_what_weights_do(run, method)
     if run.compression != "off" and run.wire != "exact":
         raise FedsmooError(f"compression={run.compression} and wire={run.wire} both say what travels: choose one")
+
+
+def refuse_with_privacy(run: RunSettings, method: Algorithm) -> None:
+    """Refuse what cannot be had with privacy, whether a setting names it or somebody put it around the method."""
+    by_hand = next((m for m in layers(method) if isinstance(m, Private)), None)
+    if run.privacy == "off" and by_hand is None:
+        return
+    what = f"privacy={run.privacy}" if by_hand is None else "Private(...) around the method"
+    unbounded = "what it adds to later messages is not bounded"
+    telling = run.local_steps is None and (bool(method.public) or run.local_schedule != "constant")
+    who = f"local_schedule={run.local_schedule}" if run.local_schedule != "constant" else method.label
+    clashes = {
+        f"{who} by epochs: clients would send how many steps they made, which tells how many samples they have: "
+        "set local_steps, the same for all": telling,
+        "weighted: one client may count for more than its share": run.weighted,
+        f"compression={run.compression}: {unbounded}": run.compression != "off",
+        f"wire={run.wire}: {unbounded}": run.wire != "exact",
+        f"sampling={run.sampling}: its chances are not accounted for": run.sampling not in ("uniform", "bernoulli"),
+    }
+    for other, clash in clashes.items():
+        if clash:
+            raise FedsmooError(f"{what} cannot be had with {other}")
+    mean = run.cohort if run.sampling == "bernoulli" else None
+    if by_hand is not None and by_hand.expected != mean:
+        raise FedsmooError(
+            f"{what} has expected={by_hand.expected}, but with sampling={run.sampling} and a cohort of "
+            f"{run.cohort} it is {mean}: set it so, or say privacy='client', which does"
+        )
+
+
+def say_what_weights_do(run: RunSettings, method: Algorithm) -> None:
+    """Warn where ``weighted`` changes nothing, and where it counts large clients twice."""
+    if not run.weighted:
+        return
+    if alike := next((m for m in layers(method) if isinstance(m, Robust) and not m.weighs), None):
+        note = f"{alike.label} counts all clients alike: weighted changes nothing of its model"
+        warnings.warn(note, FedsmooWarning, stacklevel=3)
+    if run.sampling in BY_SIZE:
+        chance, end = f"sampling={run.sampling} draws large clients more often", "large clients count twice over"
+        warnings.warn(f"{chance}, and weighted lets them weigh more: {end}", FedsmooWarning, stacklevel=3)
 
 
 def look_at_method(method: Algorithm, clients: int, cohort: int, plain_loss: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from fedsmoo.commands.screen import next_step, print_table
 from fedsmoo.core.errors import FedsmooError
 from fedsmoo.metrics.quantity import quantity
 from fedsmoo.paper.render import Table
+
+if TYPE_CHECKING:
+    from fedsmoo.runs.storage.reader import StoredRun
 
 USUAL = ("algorithm", "data_used", "partition", "lr", "seed")  # what runs are told by, if they do not differ
 PERSONAL = ("personal_accuracy", "personal_worst_tenth")
@@ -119,6 +122,32 @@ def runs_table(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
     return Table(title, [*began, *told, *end], rows, notes)
 
 
+def ledger_cells(run: StoredRun) -> list[str]:
+    """Return how many vectors a client of a run sent and received in a round, and what all of them came to in bytes."""
+    from fedsmoo.runs.origin.method import vectors_that_travel
+    from fedsmoo.runs.traffic import human_bytes, ledger
+
+    staying = run.facts.get("parameters_staying") or 0
+    size, full = (max((run.facts.get(n) or 1) - staying, 0) for n in ("parameters", "parameters_full"))
+    method = vectors_that_travel(run.config, run.method)
+    book = ledger(method or (1, 1, 0), run.history, size, full)
+    counts = [str(n) for n in (book.vectors_up, book.vectors_down, book.vectors_paper)]
+    sizes = [human_bytes(n) for n in (book.bytes_up, book.bytes_down, book.bytes_paper, book.bytes_full)]
+    if method is None:  # an older run of somebody's own code, which is not run to find out
+        counts, sizes[2:] = ["?"] * 3, ["?"] * 2
+    return [*counts, *sizes]
+
+
+def reached_cells(run: StoredRun, target: float, mixed: bool) -> list[str]:
+    """Return when a run reached a target, and what it had spent by then; by what, where runs go by several metrics."""
+    from fedsmoo.runs.record import lead_of
+    from fedsmoo.runs.traffic import first_reached, human_bytes
+
+    hit = first_reached(run.history, target)
+    reach = ["never", "", ""] if hit is None else [str(hit.round), human_bytes(hit.bytes), f"{hit.seconds:.1f}"]
+    return [lead_of(run.history).title, *reach] if mixed else reach
+
+
 def show_ledger(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.")],
     target: Annotated[
@@ -127,11 +156,9 @@ def show_ledger(
     per_round: Annotated[bool, typer.Option("--per-round", help="A line for each round.")] = False,
 ) -> None:
     from fedsmoo.pages.gather import shortest_names
-    from fedsmoo.runs.origin.method import vectors_that_travel
     from fedsmoo.runs.record import lead_of
     from fedsmoo.runs.storage.reader import read_run
     from fedsmoo.runs.storage.walk import require_runs
-    from fedsmoo.runs.traffic import first_reached, human_bytes, ledger
 
     vectors = ["vectors up", "down", "paper's count"]
     header = [*vectors, "bytes up", "bytes down", "as the paper counts", "full model"]
@@ -146,18 +173,8 @@ def show_ledger(
     rows = []
     label = any(run.label for run in runs)
     for run, name in zip(runs, shortest_names([run.path for run in runs]), strict=True):
-        staying = run.facts.get("parameters_staying") or 0
-        size, full = (max((run.facts.get(n) or 1) - staying, 0) for n in ("parameters", "parameters_full"))
-        method = vectors_that_travel(run.config, run.method)
-        book = ledger(method or (1, 1, 0), run.history, size, full)
-        counts = [str(n) for n in (book.vectors_up, book.vectors_down, book.vectors_paper)]
-        sizes = [human_bytes(n) for n in (book.bytes_up, book.bytes_down, book.bytes_paper, book.bytes_full)]
-        if method is None:  # an older run of somebody's own code, which is not run to find out
-            counts, sizes[2:] = ["?"] * 3, ["?"] * 2
-        hit = None if target is None else first_reached(run.history, target)
-        reach = ["never", "", ""] if hit is None else [str(hit.round), human_bytes(hit.bytes), f"{hit.seconds:.1f}"]
-        reach[:0] = [lead_of(run.history).title] if mixed else []
-        rows.append([name, *([run.label or ""] if label else []), *counts, *sizes, *(reach if goal else [])])
+        reach = [] if target is None else reached_cells(run, target, mixed)
+        rows.append([name, *([run.label or ""] if label else []), *ledger_cells(run), *reach])
         if per_round:
             lines = [[str(r.round), str(len(r.cohort)), f"{r.bytes_up:,}", f"{r.bytes_down:,}"] for r in run.history]
             print_table(Table(name, ["round", "clients", "bytes up", "bytes down"], lines, [""]))

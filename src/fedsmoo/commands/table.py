@@ -93,9 +93,9 @@ def _table(
         raise unknown("format", form, FORMATS)
     if name is None:
         raise FedsmooError(f"which table? {', '.join(EXPERIMENTS)}")
+    from fedsmoo.core.untrusted import to_stderr
     from fedsmoo.paper.reproduce import opened, seed_numbers, words
     from fedsmoo.paper.selection import Selection
-    from fedsmoo.sweeps.queue import to_stderr
 
     selection = Selection(name, words(columns or ()), words(methods or ()), seed_numbers(seeds or ()), scale, compact)
     if no_run:

@@ -198,7 +198,8 @@ def mean_of_no_replies(algorithm: Algorithm, down: Vectors, rnd: Round) -> Vecto
     if not algorithm.public:
         return mean
     me = algorithm.first_contact(down).replace(**{n: algorithm.zeros(n, w) for n in algorithm.local})
-    one = replace(rnd, steps=w.new_full((1,), rnd.steps))
+    nobody = w.new_full((1,), math.inf)  # a number beyond all clients', and so beyond those that attack
+    one = replace(rnd, steps=w.new_full((1,), rnd.steps), client=nobody)
     for step in range(int(rnd.steps)):
         _, me = algorithm.update(w, torch.zeros_like(w), me, one.at_step(w.new_full((1,), step)))
     _, up = local_end(algorithm, w, down, me, one)

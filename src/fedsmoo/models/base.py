@@ -262,10 +262,11 @@ class FlatModel:
         if self._heard is not None:
             self._heard.append(inputs[0])
 
-    def state_dict(self, w: Tensor) -> dict[str, Tensor]:
-        """Return the parameters, trained or frozen, and the buffers under the module's own names, ready for
-        ``load_state_dict``."""
+    def state_dict(self, w: Tensor, statistics: Tensor | None = None) -> dict[str, Tensor]:
+        """Return all parameters and buffers, as ``load_state_dict`` takes them; with other statistics than it holds."""
         parts = self._with_frozen(self.layout.split(w))
+        if statistics is not None and self.statistics is not None:
+            parts |= self.statistics.split(statistics)
         # A tied parameter has several names in a state dict; the vector holds it under the first.
         first = {id(p): n for n, p in self.module.named_parameters()}
         every = {n: first[id(p)] for n, p in self.module.named_parameters(remove_duplicate=False)}
@@ -281,10 +282,9 @@ class FlatModel:
         module: nn.Module = copied(self.module)
         with torch.no_grad():
             module.eval()
-            state, kept = self.state_dict(w), self._frozen
+            values = {**self.state_dict(w), **self._frozen}
             if statistics is not None and self.statistics is not None:
-                kept = {**kept, **self.statistics.split(statistics)}
-            values = {**state, **kept}
+                values |= self.statistics.split(statistics)
             for name, t in (*module.named_parameters(), *module.named_buffers()):
                 t.copy_(values[name])
         return module

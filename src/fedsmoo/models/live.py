@@ -46,7 +46,7 @@ class LiveResNet(FlatModel):
     def forward(self, parameters: Mapping[str, Tensor], x: Tensor, noise: AnyNoise | None = None) -> Tensor:
         return unrounded(functional_call(self.module, to_torchvision(self.layout.join(parameters)), (x,)))
 
-    def state_dict(self, w: Tensor) -> dict[str, Tensor]:
+    def state_dict(self, w: Tensor, statistics: Tensor | None = None) -> dict[str, Tensor]:
         with torch.no_grad():
             return {n: p.clone() for n, p in to_torchvision(w).items()}
 

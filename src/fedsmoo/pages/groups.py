@@ -13,6 +13,7 @@ from fedsmoo.runs.config import free_within
 
 # What may differ between two runs of one line of a table: where and how often, not what.
 INCIDENTAL = frozenset(free_within("line"))
+Settings = frozenset[tuple[str, str]]  # of a run, names and values, but for what is incidental
 
 
 def task_of(config: dict[str, str]) -> str:
@@ -50,13 +51,11 @@ def add_groups(runs: list[dict[str, Any]], over: str | None = None) -> list[dict
     """
     left = [{k: v for k, v in r["config"].items() if k != over} for r in runs]
     keys = [frozenset((k, v) for k, v in config.items() if k not in INCIDENTAL) for config in left]
-    plain = {key for run, key in zip(runs, keys, strict=True) if not run.get("label")}
-    named = [run.get("superseded") or key not in plain for run, key in zip(runs, keys, strict=True)]
-    runs = [run if keeps else {**run, "label": None} for run, keeps in zip(runs, named, strict=True)]
+    runs = with_one_name(runs, keys)
     # What runs are compared by is part of their task: an error and an accuracy stand in no common table.
     leads = [(r.get("led") or {}).get("label") for r in runs]
     tasks = [task_of(config) + (f", by {lead}" if lead else "") for config, lead in zip(left, leads, strict=True)]
-    siblings: dict[tuple[str, str], list[frozenset[tuple[str, str]]]] = {}
+    siblings: dict[tuple[str, str], list[Settings]] = {}
     for run, task, key in zip(runs, tasks, keys, strict=True):
         known = siblings.setdefault((task, name_of(run)), [])
         if key not in known:
@@ -73,6 +72,18 @@ def add_groups(runs: list[dict[str, Any]], over: str | None = None) -> list[dict
         group = f"{name} ({', '.join(words)})" if words else name
         out.append({**run, "task": task, "group": group, "seed": run["config"].get("seed", "0")})
     return out
+
+
+def with_one_name(runs: Sequence[dict[str, Any]], keys: Sequence[Settings]) -> list[dict[str, Any]]:
+    """Return the runs without the name that a sweep gave them where others of the same settings have none.
+
+    What was superseded keeps its own.
+    """
+    unnamed = {key for run, key in zip(runs, keys, strict=True) if not run.get("label")}
+    return [
+        {**run, "label": None} if key in unnamed and not run.get("superseded") else run
+        for run, key in zip(runs, keys, strict=True)
+    ]
 
 
 def name_of(run: dict[str, Any]) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedsmoo.core import FedsmooError
+from fedsmoo.core.untrusted import to_stderr
 from fedsmoo.paper.cells import Found
 from fedsmoo.paper.render import render
 from fedsmoo.paper.reproduce import RESULTS, build, existing, homes
 from fedsmoo.paper.selection import Selection
 from fedsmoo.runs.storage.files import reason, remove_leftovers, write_together
-from fedsmoo.sweeps.results import Note, collect, to_stderr
+from fedsmoo.sweeps.results import Note, collect
 
 MARKED = re.compile(r"(<!-- table: (?P<arguments>.*?) -->\n).*?(<!-- /table -->)", re.DOTALL)
 

@@ -236,34 +236,37 @@ def sensitivity(grid: Grid, title: str) -> list[Table]:
     return [Table(title, header, rows, ["n counts seeds, ± is the standard deviation over them.", *grid.footnotes()])]
 
 
+def drift_at_the_end(run: Measured, column: str) -> float | None:
+    """Return the mean drift in the last ten rounds in which some client took part; none in older files."""
+    there = [d for d in run.curve.get(column, [])[-TEN:] if d is not None]
+    return mean(there) if there else None
+
+
+def of_hessian(run: Measured, name: str) -> float | None:
+    """Return what was measured of a run's Hessian; none where nothing was."""
+    return run.facts.get("hessian", {}).get(name)
+
+
+# Of each row its name, what the paper's is called in published.toml, digits, and ours of a run.
+FLATNESS: tuple[tuple[str, str, int, Callable[[Measured], float | None]], ...] = (
+    ("client drift, before", "client_drift", 3, lambda run: drift_at_the_end(run, "drift")),
+    ("client drift, after", "client_drift", 3, lambda run: drift_at_the_end(run, "drift_after")),
+    ("Hessian, top eigenvalue", "hessian_top_eigenvalue", 1, lambda run: of_hessian(run, "top")),
+    ("Hessian, trace", "hessian_trace", 1, lambda run: of_hessian(run, "trace")),
+)
+
+
 def flatness(grid: Grid, title: str) -> list[Table]:
     """Make the table of client drift and of the Hessian."""
     printed = published()["flatness"]
     pairs = [(m, c) for m in grid.methods for c in grid.columns]
-
-    def drift(name: str) -> Callable[[Measured], float | None]:
-        def at_the_end(run: Measured) -> float | None:
-            there = [d for d in run.curve.get(name, [])[-TEN:] if d is not None]
-            return mean(there) if there else None
-
-        return at_the_end
-
-    def of_hessian(name: str) -> Callable[[Measured], float | None]:
-        return lambda run: run.facts.get("hessian", {}).get(name)
-
     rows = []
-    for name, paper, value in (
-        ("client drift, before", "client_drift", drift("drift")),
-        ("client drift, after", "client_drift", drift("drift_after")),
-        ("Hessian, top eigenvalue", "hessian_top_eigenvalue", of_hessian("top")),
-        ("Hessian, trace", "hessian_trace", of_hessian("trace")),
-    ):
+    for name, paper, digits, value in FLATNESS:
         cells = []
         for m, c in pairs:
             ours = [v for r in grid[m, c] if (v := value(r)) is not None]
             wanted = f"{m} {c.rpartition('.dirichlet')[1].lstrip('.')}{c.rpartition('.dirichlet')[2]}"
             k = printed["columns"].index(wanted) if wanted in printed["columns"] else None
-            digits = 3 if paper == "client_drift" else 1
             cells += [grid.spread(ours, digits), number_text(None if k is None else printed[paper][k])]
         rows.append([name, *cells])
     header = ["", *(word for m, c in pairs for word in (f"{m} {c.rpartition(' ')[2].partition('.')[2]}", "paper"))]

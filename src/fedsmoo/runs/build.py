@@ -50,6 +50,7 @@ from fedsmoo.runs.division import (
 )
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.user_files import kind_of_default, load_data, own_options, start_of
+from fedsmoo.runs.record import refuse_taken_names
 from fedsmoo.runs.settings.fields import BROUGHT, refuse_twice
 from fedsmoo.runs.settings.toml import named_tables, naming_file, read_toml
 from fedsmoo.runs.simulation import Simulation
@@ -179,6 +180,7 @@ def make_setup(
         raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")
     loss = loss or make_loss(config.loss, config.loss_options, data.target)
     found = metrics_for(data, config.metrics if metrics is None else metrics, config.holdout > 0)
+    refuse_taken_names(found)
     host = staged(config.samples_in, data, device)
     data = data.to(device, host)
     task = Task(model, data, device, dtype, loss, augment, config.precision, metrics=found, staged=host)

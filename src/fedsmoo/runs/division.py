@@ -19,7 +19,7 @@ from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.check import check_indices
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division import partition as partitions
-from fedsmoo.data.division.own import OwnPartition, Rule, own_rule
+from fedsmoo.data.division.own import OwnPartition, Rule, own_rule, refuse_changed_inputs
 from fedsmoo.data.division.splitfile import load_split, read_split, refuse_contradiction
 from fedsmoo.data.names import is_drawn
 from fedsmoo.data.own import is_own
@@ -255,6 +255,7 @@ def given_clients(
         return check_indices(client_indices, len(data.x_train), "client_indices")
     if partition is None or isinstance(partition, str):
         return None
+    refuse_changed_inputs(partition)
     rule = partition.split if isinstance(partition, partitions.Partition) else own_rule(partition)
     return divide(rule, config, data)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from fedsmoo.metrics.average import mean
 from fedsmoo.metrics.quantity import ACCURACY, TRAIN_LOSS, Quantity, quantity
 
 if TYPE_CHECKING:
+    from fedsmoo.metrics.metric import Metric
     from fedsmoo.metrics.tally import Scores
 
 TEN = 10  # evaluations in a mean at the end of a run
@@ -95,6 +96,9 @@ SCORES = ("personal_score", "global_score")  # in place of accuracies
 HELD_OUT = ("validation_accuracy", *PERSONAL, *GLOBAL, *SCORES)  # numbers that only runs with a holdout have
 RARE = (*HELD_OUT, "changes", "metrics", "lower", "validation_metrics")
 
+# Columns that a round's numbers share with metrics: its own, and those of a comparison.
+TAKEN = {*(f.name for f in fields(Record)), "method", "seed"}
+
 Callback = Callable[..., Any]  # of a record, or of a record and the run's state after it
 
 
@@ -104,6 +108,14 @@ def refuse_wrong_arguments(save_every: Any = None, callback: Any = None) -> None
         raise FedsmooError(f"save_every is {save_every!r}, but must be a number of rounds; 0: only when stopped")
     if callback is not None and not callable(callback):
         raise FedsmooError(f"callback is {callback!r}, but must be a function of a round's record")
+
+
+def refuse_taken_names(metrics: Iterable[Metric]) -> None:
+    """Refuse metrics of the user's own whose name is another number's of a round: only one of the two would be seen."""
+    for name in (m.name for m in metrics if m.mine):
+        if name in TAKEN or name.startswith("validation_"):
+            said = f"a function called {name!r} would take the place of a number of a round: rename it"
+            raise FedsmooError(f"metrics: {said}")
 
 
 def evaluation_fields(scores: Scores | None, train_loss: float | None, lower: Sequence[str] = ()) -> dict[str, Any]:

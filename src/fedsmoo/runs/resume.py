@@ -10,14 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core.errors import FedsmooError, as_path, as_word
-from fedsmoo.core.untrusted import text
 from fedsmoo.core.user_code import judged
 from fedsmoo.data.files.plain import read_plain
-from fedsmoo.engines.choose import ENGINES
-from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.launcher import is_writer
-from fedsmoo.engines.oracles.products import idle_precision
-from fedsmoo.engines.threads import fix_threads
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import edited_files, hash_files_but_data, recorded_hashes, refuse_other_data
@@ -25,6 +20,7 @@ from fedsmoo.runs.origin.identity import config_of, differences, identity, ident
 from fedsmoo.runs.origin.imports import edited_imports
 from fedsmoo.runs.origin.method import own_method_of_config
 from fedsmoo.runs.origin.objects import refuse_objects
+from fedsmoo.runs.origin.pins import machine_differences, pin_engine, use_same_threads, with_pinned_engine
 from fedsmoo.runs.origin.provenance import checkpoint_facts
 from fedsmoo.runs.origin.trust import permit
 from fedsmoo.runs.record import Callback, Record, refuse_wrong_arguments
@@ -38,12 +34,10 @@ from fedsmoo.runs.storage.fence import fenced_by
 from fedsmoo.runs.storage.files import DiskError, read_json, reason, write_durably
 from fedsmoo.runs.storage.folder import RunFolder, forget_failure, note_resumed
 from fedsmoo.runs.storage.lease import Lease, leased, unless_taken
-from fedsmoo.runs.storage.mend import is_lost, mend, newest_about, started_in
+from fedsmoo.runs.storage.mend import mend, newest_about
 from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import parse_records, read_config
 from fedsmoo.runs.tracking import refuse_unknown_trackers
-
-DIFFER = "what follows may differ in the last bits"
 
 
 def resume(
@@ -145,6 +139,26 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
         raise FedsmooError(
             f"the run in {path} has finished: there is nothing to resume; 'fedsmoo report {as_word(path)}' shows it"
         )
+    saved, lines, notes = newest_with_metrics(path)
+    pins = saved.about if saved else read_json(path / STARTED)
+    old = config_of(saved.about["config"]) if saved else config
+    refuse_changed(path, old, config, recorded_hashes(pins))
+    simulation = simulation or assemble(with_pinned_engine(config, pins, device))
+    notes += pin_engine(simulation, config, pins)
+    facts = checkpoint_facts(config, simulation)
+    refuse_other_data(pins, simulation.setup.task.data, path)
+    if edited := edited_imports(config, pins):
+        raise files_changed(path, edited)
+    if saved is not None:
+        if saved.about["task"] != facts["task"]:
+            raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
+        history = parse_records(lines, str(path / METRICS))
+        restore(simulation, saved, history, path)
+    return StoppedRun(config, simulation, saved, lines, facts, notes + machine_differences(pins, facts))
+
+
+def newest_with_metrics(path: Path) -> tuple[Checkpoint | None, bytes, list[str]]:
+    """Return a run's newest sound checkpoint, if there is one, the metrics that belong to it, and notes for people."""
     metrics = read_plain(path / METRICS) or b""
     saved, notes = newest(path / CHECKPOINT, lambda s: refuse_incomplete(s, metrics, path))
     if saved is None and notes:
@@ -158,25 +172,7 @@ def load_stopped(path: Path, device: str | None = None, simulation: Simulation |
         notes.append("no checkpoint was written yet: the run starts again at its first round")
     if not metrics.startswith(lines):
         notes.append(f"{path / METRICS} was cut or changed: its rounds are taken from the checkpoint's copy")
-    pins = saved.about if saved else read_json(path / STARTED)
-    held, old = recorded_hashes(pins), config_of(saved.about["config"]) if saved else config
-    refuse_changed(path, old, config, held)
-    simulation = simulation or assemble(with_pinned_engine(config, pins, device))
-    if config.engine == "auto":
-        simulation.engine.pin(why="as the run began")
-    if config.precision == "bf16" and simulation.setup.task.precision != "bf16":
-        notes.append("precision is bf16, but the run is computed in float32 on this CPU: it keeps its name")
-    notes += pin_clients_at_once(simulation, pins.get("chunk"))
-    facts = checkpoint_facts(config, simulation)
-    refuse_other_data(pins, simulation.setup.task.data, path)
-    if edited := edited_imports(config, pins):
-        raise files_changed(path, edited)
-    if saved is not None:
-        if saved.about["task"] != facts["task"]:
-            raise FedsmooError(f"the data or its division among clients is not what {path} was started with")
-        history = parse_records(lines, str(path / METRICS))
-        restore(simulation, saved, history, path)
-    return StoppedRun(config, simulation, saved, lines, facts, notes + machine_differences(pins, facts))
+    return saved, lines, notes
 
 
 def restore(simulation: Simulation, saved: Checkpoint, history: Sequence[Record], path: Path) -> None:
@@ -220,52 +216,6 @@ def files_changed(path: Path, files: Sequence[str]) -> FedsmooError:
         f"{', '.join(files)} was edited or removed since {path} was started: put back what it held, or start a new "
         "run; nothing was changed"
     )
-
-
-def with_pinned_engine(config: Config, pins: dict[str, Any], device: str | None) -> Config:
-    """Return the config with the engine that was chosen when the run started, so that its numbers stay the same, and
-    with the precision that its device computes in."""
-    if config.engine == "auto" and pins.get("engine") in ENGINES:
-        config = config.replace(engine=pins["engine"])
-    config = config if device is None else config.replace(device=device)
-    place = make_device(config.device)
-    # Runs of before took the word, and no CPU computed in it; where one does, the run's folder says so.
-    before = config.precision == "bf16" and place.type == "cpu" and pins.get("products") != "bf16"
-    return config.replace(precision="fp32") if before or idle_precision(config.precision, place) else config
-
-
-def pin_clients_at_once(simulation: Simulation, before: int | None) -> list[str]:
-    """Train as many clients at once as ``before``: sums depend on it in the last bits.
-
-    Where the settings say otherwise they win, and the note that is returned says so.
-    """
-    if simulation.clients_at_once is None or not before:
-        return []
-    simulation.engine.pin(before)
-    then, now = min(before, simulation.largest_cohort), simulation.clients_at_once
-    return [] if now == then else [f"clients trained at once were {then}, are {now}: {DIFFER}"]
-
-
-def use_same_threads(path: Path) -> None:
-    """Use as many threads as the run started with: sums of floating-point numbers depend on it."""
-    started = started_in(newest_about(path) or {}) if is_lost(path / STARTED) else read_json(path / STARTED)
-    threads = started.get("threads")
-    if isinstance(threads, int) and threads > 0:
-        fix_threads(threads)
-
-
-def machine_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Return a line for each difference that may change the last bits of what follows."""
-    lines = []
-    ranks = () if new["config"]["exact"] else ("ranks",)
-    for key in ("engine", *ranks, "packed", "device", "threads"):
-        if key in old and old[key] != new[key]:
-            lines.append(f"{key} was {old[key]}, is {new[key]}: {DIFFER}")
-    then, now = (d["versions"] if isinstance(d.get("versions"), dict) else {} for d in (old, new))
-    for name in now:
-        if then.get(name) not in (None, now[name]):
-            lines.append(f"{name} was {text(then[name], 80)}, is {now[name]}: {DIFFER}")
-    return lines
 
 
 def metrics_until(saved: Checkpoint, metrics: bytes) -> bytes:

@@ -18,9 +18,9 @@ from fedsmoo.runs.config import FIELDS, Config, free_within
 from fedsmoo.runs.division import rule_in_force
 from fedsmoo.runs.origin.contents import hash_user_files
 from fedsmoo.runs.origin.method import own_method_of_config
+from fedsmoo.runs.origin.pins import with_pinned_engine
 from fedsmoo.runs.record import Callback
 from fedsmoo.runs.results.result import Result
-from fedsmoo.runs.resume import with_pinned_engine
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.files import read_json
 from fedsmoo.runs.storage.names import CONFIG, STARTED

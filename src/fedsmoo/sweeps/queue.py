@@ -12,7 +12,6 @@ import torch
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import first_line
-from fedsmoo.core.untrusted import to_stderr as to_stderr
 from fedsmoo.engines.client_state.memory import release
 from fedsmoo.engines.threads import fix_threads
 from fedsmoo.runs.config import Config
@@ -20,8 +19,9 @@ from fedsmoo.runs.origin.contents import hash_files_and_data, hash_files_but_dat
 from fedsmoo.runs.origin.identity import differences, identity
 from fedsmoo.runs.origin.imports import edited_imports
 from fedsmoo.runs.origin.method import own_method_of_config, recorded_or_own_method
+from fedsmoo.runs.origin.pins import use_same_threads
 from fedsmoo.runs.record import Record
-from fedsmoo.runs.resume import reopen, use_same_threads
+from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.fence import fenced_by

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import brief
+from fedsmoo.core.untrusted import to_stderr
 from fedsmoo.data.files.plain import MAX_BYTES, parse_json, read_plain
 from fedsmoo.metrics.quantity import Quantity
 from fedsmoo.runs.config import FIELDS, Config
@@ -26,7 +27,6 @@ from fedsmoo.runs.storage.files import make_folder, read_json, remove_old, write
 from fedsmoo.runs.storage.reader import NUMBERS, OPTIONAL, are_numbers, read_run, right_kind, state
 from fedsmoo.runs.storage.walk import run_folders
 from fedsmoo.sweeps.grid import run_name
-from fedsmoo.sweeps.queue import to_stderr
 
 Note = Callable[[str], Any]  # says a line to a person
 Read = Callable[[Path], "Measured | None"]

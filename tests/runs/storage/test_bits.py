@@ -23,7 +23,8 @@ from fedsmoo.engines.train import RunSlice
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin import provenance
-from fedsmoo.runs.resume import machine_differences, reopen
+from fedsmoo.runs.origin.pins import machine_differences
+from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoints, Mark, newest

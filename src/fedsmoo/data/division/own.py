@@ -39,7 +39,9 @@ class OwnPartition(Partition):
     def rule(self) -> Rule:
         """Import the file and bind the options; refuse what cannot be called as a partition is."""
         what = f"partition {self.spec!r}"
-        return with_options(user_object(self.spec, "partition"), what, ARGUMENTS, self.options, method="split")
+        found = user_object(self.spec, "partition")
+        refuse_changed_inputs(found, what)
+        return with_options(found, what, ARGUMENTS, self.options, method="split")
 
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
         return divide(self.rule(), f"partition {self.spec!r}", labels, classes, clients, seed)
@@ -63,6 +65,15 @@ def divide(rule: Rule, what: str, labels: np.ndarray, classes: int, clients: int
             "be resumed; draw from fedsmoo.stream(seed, 'partition')"
         )
     return indices
+
+
+def refuse_changed_inputs(partition: Any, what: str = "partition") -> None:
+    """Refuse a rule of the user's own that changes samples, as one made of ``Noise``: only its ``split`` is called."""
+    if getattr(partition, "changes_inputs", False):
+        raise FedsmooError(
+            f"{what} changes what clients see of their samples, as only noise and rotation of ours do: change the "
+            "samples in a data set of your own, with its clients in natural"
+        )
 
 
 def own_rule(partition: Any) -> Rule:

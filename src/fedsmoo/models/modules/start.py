@@ -44,29 +44,39 @@ def put_start(module: nn.Module, start: Start) -> None:
     patterns = [p.strip() for p in (start.skip or "").split(",") if p.strip()]
     refuse_idle(patterns, [*own, *found])
     own, found = ({n: v for n, v in names.items() if not skipped(n, patterns)} for names in (own, found))
-    same = {n: [other for other in own if own[other] is v] for n, v in own.items()}
+    tied = {n: [other for other in own if own[other] is v] for n, v in own.items()}  # the names of each parameter
     where, hint = f"start {start.path}", "name what is not to be taken from it in start_skip, such as 'fc.*'"
-    missing = [n for n in own if not any(other in found for other in same[n])]
+    missing = [n for n in own if not any(other in found for other in tied[n])]
     if missing:
         raise FedsmooError(f"{where} has no {several(missing)}, which the model has: {hint}")
     strange = [n for n in found if n not in own]
     if strange:
         raise FedsmooError(f"{where} has {several(strange)}, which the model has not: {hint}")
     for name, value in found.items():
-        if value.shape != own[name].shape:
-            mine, theirs = list(own[name].shape), list(value.shape)
-            raise FedsmooError(f"{where}: {name} has the shape {theirs}, but the model's has {mine}: {hint}")
-        if value.is_floating_point() != own[name].is_floating_point() or value.is_complex():
-            raise FedsmooError(f"{where}: {name} is {value.dtype}, but the model's is {own[name].dtype}")
-        if not bool(torch.isfinite(value).all()):
-            raise FedsmooError(f"{where}: {name} holds NaN or infinite values")
-    for name, others in same.items():
-        for other in others:
-            if name in found and other in found and not torch.equal(found[name], found[other]):
-                raise FedsmooError(f"{where}: {name} and {other} are one parameter of the model, but differ")
+        refuse_misfit(name, value, own[name], where, hint)
+    refuse_untied(tied, found, where)
     with torch.no_grad():
         for name, value in found.items():
             own[name].copy_(value)
+
+
+def refuse_misfit(name: str, value: Tensor, place: Tensor, where: str, hint: str) -> None:
+    """Refuse a tensor of another shape or kind than that whose place it is to take, and one that is not finite."""
+    if value.shape != place.shape:
+        mine, theirs = list(place.shape), list(value.shape)
+        raise FedsmooError(f"{where}: {name} has the shape {theirs}, but the model's has {mine}: {hint}")
+    if value.is_floating_point() != place.is_floating_point() or value.is_complex():
+        raise FedsmooError(f"{where}: {name} is {value.dtype}, but the model's is {place.dtype}")
+    if not bool(torch.isfinite(value).all()):
+        raise FedsmooError(f"{where}: {name} holds NaN or infinite values")
+
+
+def refuse_untied(tied: Mapping[str, Iterable[str]], found: Mapping[str, Tensor], where: str) -> None:
+    """Refuse two tensors that differ for one parameter of several names."""
+    for name, others in tied.items():
+        for other in others:
+            if name in found and other in found and not torch.equal(found[name], found[other]):
+                raise FedsmooError(f"{where}: {name} and {other} are one parameter of the model, but differ")
 
 
 def skipped(name: str, patterns: Iterable[str]) -> bool:

@@ -82,19 +82,13 @@ def sensitivity(data: dict[str, Any], look: Look) -> Figure:
     runs = add_groups([r for r in done if over in r["config"] and np.isfinite(column(r, "acc")).any()], over)
     if not runs:
         raise FedsmooError(f"no run says its {over}: choose another setting with --over")
-    tasks = list(dict.fromkeys(r["task"] for r in runs))
-    named = dict(zip(tasks, titles(tasks), strict=True))
-    lines: dict[str, dict[str, list[float]]] = {}
-    for run in runs:
-        name = ": ".join(filter(None, (named[run["task"]], run["group"])))
-        value = lead_of(run)[1] * at_the_end(run)
-        lines.setdefault(name, {}).setdefault(run["config"][over], []).append(value)
+    lines = ends_by_value(runs, over)
     words = sorted({v for values in lines.values() for v in values}, key=lambda v: (not is_number(v), sort_key(v)))
     number = looks(list(lines))
     for name, values in lines.items():
-        at = [words.index(v) for v in words if v in values]
-        means = [np.mean(values[words[i]]) for i in at]
-        seeds = [values[words[i]] for i in at]
+        at = [k for k, word in enumerate(words) if word in values]
+        seeds = [values[words[k]] for k in at]
+        means = [np.mean(v) for v in seeds]
         spread = [float(np.std(v, ddof=1)) if len(v) > 1 else np.nan for v in seeds]  # one seed has no deviation
         lost = np.isnan(np.concatenate([*values.values()])).any()  # a mean without them would be too good
         label = f"{name} (some have no number at the end)" if lost else name
@@ -104,6 +98,18 @@ def sensitivity(data: dict[str, Any], look: Look) -> Figure:
     finish(axes)
     legend(figure, [axes])
     return figure
+
+
+def ends_by_value(runs: Sequence[dict[str, Any]], over: str) -> dict[str, dict[str, list[float]]]:
+    """Return how well runs ended, a value for each seed: by the line that they belong to, and the setting ``over``."""
+    tasks = list(dict.fromkeys(run["task"] for run in runs))
+    named = dict(zip(tasks, titles(tasks), strict=True))
+    lines: dict[str, dict[str, list[float]]] = {}
+    for run in runs:
+        name = ": ".join(filter(None, (named[run["task"]], run["group"])))
+        value = lead_of(run)[1] * at_the_end(run)
+        lines.setdefault(name, {}).setdefault(run["config"][over], []).append(value)
+    return lines
 
 
 def is_number(word: str) -> bool:

@@ -13,18 +13,20 @@ from torch import Tensor
 
 from fedsmoo.algorithms import ALGORITHMS
 from fedsmoo.algorithms.choices import CHOICES
+from fedsmoo.algorithms.statistics import NAME
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.user_code import is_in_file, judged
 from fedsmoo.runs.build import assemble, make_method
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.contents import refuse_other_data
 from fedsmoo.runs.origin.objects import PREFIX, objects_in
+from fedsmoo.runs.origin.pins import pin_clients_at_once, with_pinned_engine
 from fedsmoo.runs.origin.provenance import task_hash
 from fedsmoo.runs.origin.trust import permit
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.results.finished import refuse_damaged_model
 from fedsmoo.runs.results.result import Result
-from fedsmoo.runs.resume import pin_clients_at_once, restore, with_pinned_engine
+from fedsmoo.runs.resume import restore
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoint, newest
 from fedsmoo.runs.storage.names import CHECKPOINT, MODEL
@@ -70,7 +72,11 @@ class LoadedResult(Result):
         task = self.simulation.setup.task
         if self._saved is not None:
             return self.simulation.server
-        return Vectors(w=task.model.flatten(self.state_dict).to(task.device, task.dtype))
+        model, state = task.model, self.state_dict
+        found = {"w": model.flatten(state)}
+        if model.statistics is not None:  # those that a state dict leaves out are as they were at the start
+            found[NAME] = model.statistics.join({**model.statistics.split(model.statistics.first), **state}, task.dtype)
+        return Vectors(**{n: v.to(task.device, task.dtype) for n, v in found.items()})
 
     @cached_property
     def simulation(self) -> Simulation:  # type: ignore[override]
@@ -103,7 +109,7 @@ def named_classes(config: Config) -> list[str]:
 
 def refuse_other_model(simulation: Simulation, kept: Mapping[str, Tensor], path: Path) -> None:
     """Refuse a model whose parameters are not called, or not laid out, as those of the run are."""
-    mine = simulation.setup.task.model.state_dict(simulation.server.w)
+    mine = simulation.setup.task.model.state_dict(simulation.refresh())
     if mine.keys() != kept.keys() or not all(torch.equal(mine[n].cpu(), v) for n, v in kept.items()):
         raise FedsmooError(f"the model is not the one of the run in {path}: its parameters differ")
 

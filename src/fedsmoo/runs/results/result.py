@@ -87,7 +87,8 @@ class Result:
     @property
     def state_dict(self) -> dict[str, Tensor]:
         """The final global weights under the module's own names, ready for ``load_state_dict``."""
-        return self.simulation.setup.task.model.state_dict(self.server.w)
+        run = self.simulation
+        return run.setup.task.model.state_dict(self.server.w, run.statistics_of(self.server))
 
     @property
     def accuracy(self) -> float:

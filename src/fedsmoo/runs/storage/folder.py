@@ -110,7 +110,7 @@ class RunFolder:
 
     def keep_model(self, simulation: Simulation, config: Config) -> str:
         """Write the global model under its module's own parameter names; returns the file's SHA-256."""
-        state = simulation.setup.task.model.state_dict(simulation.server.w)
+        state = simulation.setup.task.model.state_dict(simulation.refresh())
         note = {"fedsmoo": f"{__version__} {config.model}"}  # one entry: several are written in no fixed order
         try:
             digest = write_tensors(self.path / MODEL, {n: p.contiguous().cpu() for n, p in state.items()}, note)
