@@ -119,7 +119,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"c": 2}, "c is 2, but the partition 'dirichlet' has no c"),
     ({"epochs": 3}, "unknown setting 'epochs': did you mean 'local_epochs'?"),
     ({"clients": [4]}, "clients is [4], but must be a whole number"),
-    ({"lr": None}, "lr is none"),
+    ({"lr": None}, "lr is none, but must be a number"),
     ({"augment": True}, "augment: the samples of 'custom' are not uint8 images"),
     (
         {"data": arrays(y_train=Y[:30].astype(np.float32))},

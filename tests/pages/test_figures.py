@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,6 +15,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.sources import load
 from fedsmoo.pages.figures import FIGURES
 from fedsmoo.pages.figures import draw as figures
+from fedsmoo.pages.figures.base import STYLE
 from fedsmoo.pages.figures.draw import DRAWN, Look, write_figure
 from fedsmoo.pages.gather import gather
 from fedsmoo.runs.config import Config
@@ -103,6 +105,14 @@ def test_curves_are_means_over_seeds_smoothed(data: dict[str, Any]) -> None:
     named = [li for li in figure.axes[0].lines if not li.get_label().startswith("_")]
     styles = {li.get_linestyle() for li in named} | {li.get_marker() for li in named}
     assert len(styles) == 4  # two lines told apart by dash and marker
+
+
+def test_the_ticks_of_few_rounds_are_whole(tmp_path: Path) -> None:
+    found = gather([run_folder(tmp_path, "few", "fedavg", 0, rounds=4)])
+    with mpl.rc_context(STYLE):
+        figure = figures.curves(found, Look(), "acc", "accuracy")
+        figure.draw_without_rendering()
+        assert set(figure.axes[0].get_xticks()) <= {0, 1, 2, 3, 4, 5}
 
 
 @pytest.mark.parametrize(("axis", "end"), [("rounds", 30), ("bytes", 90.0), ("seconds", 1.5)])

@@ -212,9 +212,10 @@ def refuse_edited_code(path: Path, config: Config) -> None:
 
 def files_changed(path: Path, files: Sequence[str]) -> FedsmooError:
     """Return the error for files that are not what they were."""
+    changed, held = ("was", "it held") if len(files) == 1 else ("were", "they held")
     return FedsmooError(
-        f"{', '.join(files)} was edited or removed since {path} was started: put back what it held, or start a new "
-        "run; nothing was changed"
+        f"{', '.join(files)} {changed} edited or removed since {path} was started: put back what {held}, or start a "
+        "new run; nothing was changed"
     )
 
 

@@ -583,6 +583,16 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
         {},
         "column 'text' holds text: tokenise it first",
     ),
+    "text in a dict of lists": (
+        lambda _: {"a": [1.0, 2.0], "town": ["A", "B"], "y": [0, 1]},
+        {},
+        "column 'town' holds text: leave it out; or name the columns to learn from, x=[...]",
+    ),
+    "text in a dict of arrays": (
+        lambda _: {"a": X[:, 0], "town": np.array(["A"] * len(X)), "y": Y},
+        {},
+        "column 'town' holds text: leave it out",
+    ),
     "no label": (
         lambda _: table(x=[1.0], who=[0]),
         {},

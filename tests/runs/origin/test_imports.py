@@ -11,6 +11,7 @@ import fedsmoo
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin.imports import edited_imports, imported_facts
+from fedsmoo.runs.resume import files_changed
 from fedsmoo.runs.storage.names import STARTED
 
 METHOD = """
@@ -59,6 +60,12 @@ def test_an_edited_module_is_not_resumed(begun: Path) -> None:
         fedsmoo.resume(begun / "run")
     helper.write_text("A = 2.0\n")
     assert len(fedsmoo.resume(begun / "run").history) == 4
+
+
+def test_several_edited_files_are_several() -> None:
+    assert str(files_changed(Path("run"), ["a.py", "b.py"])).startswith(
+        "a.py, b.py were edited or removed since run was started: put back what they held, or start a new run"
+    )
 
 
 def test_a_finished_run_by_another_module_is_not_taken_for_done(begun: Path) -> None:

@@ -158,7 +158,7 @@ def convert(name: str, value: Any, kind: type, optional: bool) -> Any:
     if value is None or (isinstance(value, str) and value.lower() == "none"):
         if optional:
             return None
-        raise FedsmooError(f"{name} is none, but must be a {kind.__name__}")
+        raise FedsmooError(f"{name} is none, but must be {KINDS[kind]}")
     if kind is str and isinstance(value, str):
         return str(value)
     if kind is bool and isinstance(value, bool):

@@ -145,7 +145,7 @@ def make_part(value: Any, options: Options, what: str) -> Part:
 
 def kind_of_array(value: Any) -> str:
     """Return what an array holds for each sample."""
-    if isinstance(value, list) and isinstance(value[0], str):
+    if isinstance(value, list | np.ndarray) and len(value) and isinstance(value[0], str):
         return TEXT
     return NUMBER if np.ndim(value) == 1 else kind_of(value)
 
@@ -154,7 +154,7 @@ def named_arrays(value: Mapping[Any, Any], options: Options, what: str) -> Part:
     """Return a dict of arrays, such as those of scikit-learn, as a part: columns by rule or by name."""
     lengths = {n: len(v) for n, v in value.items()}
     kinds = {n: kind_of_array(v) for n, v in value.items()}
-    chosen = choose(kinds, options, what, "leave it out")
+    chosen = choose(kinds, options, what, lambda _: "leave it out")
     wanted = (*chosen.x, *chosen.y)
     if stray := [n for n in FOUR if n in value and n not in wanted]:
         raise FedsmooError(f"{what}: {stray[0]!r} would be left out: name the four arrays {', '.join(FOUR)}")

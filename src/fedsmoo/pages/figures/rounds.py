@@ -159,6 +159,8 @@ def curves(data: dict[str, Any], look: Look, key: str, label: str, scale: float 
         if len(y) > 1:
             axes.fill_between(x, y.min(0), y.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
         axes.set_yscale("log" if log else "linear")
+        if look.axis == "rounds":
+            axes.locator_params("x", integer=True)  # there is no half a round
     close(figure, drawn, across, label)
     return figure
 

@@ -79,6 +79,7 @@ def draw_curves(
         if len(curves) > 1:
             axes.fill_between(rounds, curves.min(0), curves.max(0), color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("communication rounds")
+    axes.locator_params("x", integer=True)  # there is no half a round
     words = None if metric is None else f"{metric.replace('_', ' ')}{' (%)' if percent else ''}"
     axes.set_ylabel(words or lead.axis)
     axes.grid(alpha=0.25, linewidth=0.6)
