@@ -50,6 +50,12 @@ def test_settings_that_are_lists_are_told_apart_too() -> None:
     assert [t.settings for t in tried(two)] == [{"sizes": [1, 3]}, {"sizes": [1, 2]}]
 
 
+def test_an_option_that_one_run_leaves_out_is_told_of_the_others() -> None:
+    plain, other = runs(2)
+    del plain.config.algorithm_options["rho"]
+    assert [t.settings for t in tried([plain, other])] == [{"rho": 0.2}, {}]
+
+
 def test_nothing_is_recommended_before_the_budget_is_spent() -> None:
     assert winners(tried(runs(5))) == {}
     assert recommended("fedavg") == []

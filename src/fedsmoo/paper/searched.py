@@ -47,9 +47,16 @@ def tried(results: Iterable[Measured]) -> list[Tried]:
     out = []
     for (task, algorithm), runs in sorted(groups.items()):
         every = [{**r.config.algorithm_options, "lr": r.config.lr, "lr_decay": r.config.lr_decay} for r in runs]
-        varied = [k for k in every[0] if len({str(s.get(k)) for s in every}) > 1]
+        names = dict.fromkeys(k for s in every for k in s)  # an option that a run leaves out has its default there
+        varied = [k for k in names if len({str(s.get(k)) for s in every}) > 1]
         found = [
-            Tried(algorithm, task, {k: s[k] for k in varied}, at_the_end(run, "validation_accuracy"), last_ten(run))
+            Tried(
+                algorithm,
+                task,
+                {k: s[k] for k in varied if k in s},
+                at_the_end(run, "validation_accuracy"),
+                last_ten(run),
+            )
             for run, s in zip(runs, every, strict=True)
         ]
         out += sorted(found, key=worst_last)
