@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from commands.conftest import Call, call
 import fedsmoo
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.doctor.findings import TORCH, judge
-from fedsmoo.doctor.machine import EXTRAS, PACKAGES, Disk, Gpu, Machine, file_system, look, usable_cores
+from fedsmoo.doctor.machine import EXTRAS, PACKAGES, Disk, Gpu, Machine, file_system, look
 
 __all__ = ["call"]  # a fixture of other tests
 DISK = Disk(Path("runs"), "ext4", 10**12, True)
@@ -22,7 +21,7 @@ GOOD = Machine(
     python="3.12.1", system="Linux x86_64",
     versions={"fedsmoo": "0.1.0", **dict.fromkeys(PACKAGES, "1.0")}, extras=dict.fromkeys(EXTRAS, True),
     cuda="13.0", gpus=(Gpu("NVIDIA H200", 139 * 2**30, (9, 0)),), driver=True, kernels="", compiler="gcc", headers=True,
-    cores=16, threads=16, dynamic="", load=0.5, cache=DISK, data=tuple(SPECS), runs=DISK,
+    cores=16, all_cores=16, threads=16, dynamic="", load=0.5, cache=DISK, data=tuple(SPECS), runs=DISK,
 )  # fmt: skip
 
 
@@ -96,15 +95,6 @@ def test_a_download_that_never_ended_is_no_data(tmp_path: Path, monkeypatch: pyt
 def test_the_torch_it_recommends_is_the_newest_that_is_allowed() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     assert f'<={TORCH.removeprefix("torch==")}"' in text
-
-
-def test_cores_are_those_that_a_container_gives(tmp_path: Path) -> None:
-    mine = len(os.sched_getaffinity(0))
-    for content, expected in (("max 100000\n", mine), ("100000 100000\n", 1), ("50000 100000\n", 1),
-                              (f"{(mine + 3) * 100000} 100000\n", mine)):  # fmt: skip
-        (tmp_path / "cpu.max").write_text(content)
-        assert usable_cores(tmp_path / "cpu.max") == expected
-    assert usable_cores(tmp_path / "nowhere") == mine
 
 
 def test_the_file_system_is_that_of_the_nearest_mount() -> None:

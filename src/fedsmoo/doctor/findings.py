@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.doctor.machine import Disk, Machine
+from fedsmoo.runs.crowded import is_crowded
 from fedsmoo.runs.traffic import human_bytes
 
 TORCH = "torch==2.13.0"  # the newest that this version was tested with
@@ -98,8 +99,8 @@ def speed(m: Machine) -> Iterator[Finding]:
         yield Finding("threads", False, f"{m.threads} on {m.cores} cores: {why}", f"export OMP_NUM_THREADS={m.cores}")
     else:
         yield Finding("threads", True, words)
-    busy = m.load > 1.5 * m.cores
-    says = f"{m.load:.1f} on {m.cores} cores" + (
+    busy = is_crowded(m.load, m.all_cores)
+    says = f"{m.load:.1f} on {m.all_cores} cores" + (
         ": others compute here, and seconds are not to be compared" if busy else ""
     )
     alone = "top" if m.threads == 1 or m.gpus else "export OMP_NUM_THREADS=1"  # threads wait for those that wait

@@ -16,6 +16,7 @@ import torch
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.files.cache import user_cache
 from fedsmoo.kernels.runtime import available
+from fedsmoo.runs.crowded import load_of_machine, usable_cores
 from fedsmoo.version import __version__
 
 PACKAGES = ("torch", "triton", "numpy", "scipy", "scikit-learn", "pandas")
@@ -59,6 +60,7 @@ class Machine:
     compiler: str | None  # a C compiler
     headers: bool  # of Python, which Triton compiles its launchers against
     cores: int  # that this process may use
+    all_cores: int  # of the machine, whose load is that of all programs on it
     threads: int  # that torch uses
     dynamic: str  # OMP_DYNAMIC
     load: float  # processes that wanted to run in the last minute
@@ -83,9 +85,10 @@ def look(runs: Path = Path("runs")) -> Machine:
         compiler=compiler(),
         headers=Path(sysconfig.get_paths()["include"], "Python.h").is_file(),
         cores=usable_cores(),
+        all_cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         dynamic=os.environ.get("OMP_DYNAMIC", ""),
-        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
+        load=load_of_machine(),
         cache=disk(home),
         data=tuple(name for name in SPECS if holds_files(home / name) or (home / f"{name}.npz").is_file()),
         runs=disk(runs),
@@ -108,19 +111,6 @@ def version(package: str) -> str | None:
 def compiler() -> str | None:
     """Return the C compiler that Triton and ``torch.compile`` would call, or ``None``."""
     return next((c for c in (os.environ.get("CC"), "gcc", "clang", "cc") if c and shutil.which(c)), None)
-
-
-def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return the number of cores that this process may use: by its affinity, and by its container's share of time."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on this system
-        cores = os.cpu_count() or 1
-    try:
-        share, _, period = quota.read_text().partition(" ")
-        return max(1, min(cores, round(int(share) / int(period))))
-    except (OSError, ValueError):  # no such file, or "max"
-        return cores
 
 
 def disk(path: Path) -> Disk:

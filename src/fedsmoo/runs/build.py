@@ -40,6 +40,7 @@ from fedsmoo.models import MODELS, FlatModel, make_model, model_options
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import SampleLoss, cross_entropy, make_loss
 from fedsmoo.runs.config import FIELDS, Config, changed_settings
+from fedsmoo.runs.crowded import slow_threads
 from fedsmoo.runs.division import (
     cut_cohort,
     for_other_partition,
@@ -154,6 +155,8 @@ def assemble(
     look_at_method(setup.algorithm, len(indices), cohort, setup.task.loss is cross_entropy)
     table = make_table(config.table, setup, len(indices), cohort, config.rounds)
     engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
+    if note := slow_threads(engine, setup.task.device):
+        warnings.warn(note, FedsmooWarning, stacklevel=2)
     sampling = sampling or make_sampling(config.sampling, config.sampling_options)
     return Simulation(setup, engine, config, indices, sampling=sampling, held=parts)
 
