@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import re
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 from fedsmoo.cli import main
+from fedsmoo.commands.console import warnings_in_a_line
+from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.runs import progress
 
 from .conftest import TINY, Answer, Call, tiny
@@ -93,3 +96,12 @@ def test_output_that_finds_no_space_is_a_line(
     assert stopped.value.code == 2
     said = "fedsmoo: no space is left on the device: what was to be written is not there whole\n"
     assert capsys.readouterr().err == said
+
+
+def test_a_warning_is_a_line_that_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Several runs of one command may warn of the same: each has its own place in the code, and Python tells all."""
+    with warnings_in_a_line():
+        warnings.simplefilter("always")
+        for words in ("threads wait", "a loss is small", "threads wait"):
+            warnings.warn(words, FedsmooWarning, stacklevel=1)
+    assert capsys.readouterr().err == "fedsmoo: threads wait\nfedsmoo: a loss is small\n"

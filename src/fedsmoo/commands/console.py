@@ -48,12 +48,14 @@ def console() -> Console:
 
 @contextmanager
 def warnings_in_a_line() -> Iterator[None]:
-    """Print warnings meant for people in one line, as errors are; others as Python does."""
-    plainly = warnings.showwarning
+    """Print warnings meant for people in one line, as errors are, each text once; others as Python does."""
+    plainly, said = warnings.showwarning, set[str]()
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, FedsmooWarning):
-            sys.stderr.write(f"fedsmoo: {message}\n")
+            if str(message) not in said:
+                sys.stderr.write(f"fedsmoo: {message}\n")
+            said.add(str(message))
         else:
             plainly(message, category, *where, **more)
 
