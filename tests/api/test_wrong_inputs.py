@@ -158,7 +158,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"data": replace(DIGITS, y_train=DIGITS.y_train[:, None])}, "labels have shape [1438, 1], but each sample needs"),
     ({"data": replace(DIGITS, x_train=DIGITS.x_train.numpy())}, "x_train is a ndarray, but must be a tensor"),
     ({"data": replace(DIGITS, classes=5)}, "labels run from 0 to 9, but must lie between 0 and 4"),
-    ({"data": replace(DIGITS, natural=(torch.tensor([9999]),))}, "natural client 0 is empty or points outside"),
+    ({"data": replace(DIGITS, natural=(torch.tensor([9999]),))}, "natural client 0 points outside the data"),
+    (
+        {"data": replace(DIGITS, natural=(torch.tensor([0]), torch.tensor([], dtype=torch.int64)))},
+        "natural client 1 is empty",
+    ),
 ]
 
 

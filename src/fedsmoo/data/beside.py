@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -64,15 +66,28 @@ def _check_clients(dataset: Dataset) -> None:
                     f"{i}'s samples, an int64 tensor [n]: of a mask use mask.nonzero()[:, 0]"
                 )
     for i, samples in enumerate(mine or ()):
-        if samples.numel() == 0 or samples.min() < 0 or samples.max() >= len(dataset.x_train):
-            raise FedsmooError(f"data set {dataset.name}: natural client {i} is empty or points outside the data")
+        if samples.numel() == 0:
+            raise FedsmooError(f"data set {dataset.name}: natural client {i} is empty")
+    if (i := _first_outside(mine, len(dataset.x_train))) is not None:
+        raise FedsmooError(f"data set {dataset.name}: natural client {i} points outside the data")
     if tests is None:
         return
     if mine is None or len(tests) != len(mine):
         raise FedsmooError(f"data set {dataset.name}: natural_test is of {len(tests)} clients, but natural of others")
-    for i, samples in enumerate(tests):
-        if samples.numel() and (samples.min() < 0 or samples.max() >= count):
-            raise FedsmooError(f"data set {dataset.name}: client {i} points outside the test part")
+    if (i := _first_outside(tests, count)) is not None:
+        raise FedsmooError(f"data set {dataset.name}: client {i} points outside the test part")
+
+
+def _first_outside(lists: Sequence[Tensor] | None, count: int) -> int | None:
+    """Return the first client one of whose samples is not among ``count``; ``None`` if there is none."""
+    if not (some := [samples for samples in lists or () if samples.numel()]):
+        return None
+    everyone_s = torch.cat(some)  # at once: clients may be hundreds of thousands
+    places = ((everyone_s < 0) | (everyone_s >= count)).nonzero()
+    if not lists or not len(places):
+        return None
+    ends = torch.tensor([len(samples) for samples in lists]).cumsum(0)
+    return int(torch.searchsorted(ends, places[0], right=True))
 
 
 def with_mean_one(weights: Tensor) -> Tensor:

@@ -58,7 +58,8 @@ class Simulation:
             raise FedsmooError(
                 f"a cohort of {training.cohort} out of {len(indices)} clients: lower cohort or raise clients"
             )
-        if empty := [i for i, samples in enumerate(indices) if len(samples) == 0]:
+        self.sizes = tuple(map(len, indices))  # of all clients, who may be hundreds of thousands
+        if empty := [i for i, size in enumerate(self.sizes) if size == 0]:
             raise FedsmooError(f"client {empty[0]} has no samples ({len(empty)} such clients): change the partition")
         self.setup, self.engine, self.training, self.indices = setup, engine, training, indices
         self.held = held  # of each client's samples those held out, where any are
@@ -84,7 +85,7 @@ class Simulation:
         self.runs_in_batch = 1  # itself among them
         self._drawn: dict[int, tuple[list[int], Plan]] = {}
         self._asked: set[int] = set()  # for their losses, before the round
-        self.width = min(training.batch_size, max(len(i) for i in indices))
+        self.width = min(training.batch_size, max(self.sizes))
         self.probes: Schedule | None = None
         if training.probe is not None:
             from fedsmoo.analysis import probes  # late: most runs have none
@@ -156,7 +157,7 @@ class Simulation:
     def draw_round(self, number: int) -> tuple[list[int], Plan]:
         """Draw the clients of a round and their batches: what can be known before the round starts."""
         t = self.training
-        ask = Ask([len(i) for i in self.indices], lambda ids: self.facts.losses(ids, self.refresh()))
+        ask = Ask(self.sizes, lambda ids: self.facts.losses(ids, self.refresh()))
         clients = cohort(t.seed, number, len(self.indices), t.cohort, self.sampling, ask)
         self._asked = ask.asked
         return clients, self.plan(number, clients)

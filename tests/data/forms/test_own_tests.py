@@ -89,6 +89,11 @@ def test_test_samples_of_clients_are_checked():
     for wrong, said in (
         (outside, "client 0 points outside the test part"),
         ((torch.tensor([-1, 0]), *outside[1:]), "client 0 points outside the test part"),
+        (
+            (torch.tensor([0, 12]), torch.tensor([]), torch.tensor([3, 13], dtype=torch.int16)),
+            "client 2 points outside",
+        ),
+        ((torch.tensor([]), torch.tensor([4, -1]), torch.tensor([5])), "client 1 points outside"),
         (outside[:2], "natural_test is of 2 clients"),
     ):
         broken = fedsmoo.Dataset(**{**data.__dict__, "natural_test": wrong})
