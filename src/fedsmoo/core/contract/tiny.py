@@ -34,11 +34,11 @@ class TinyModel:
     ``pair`` says whether losses see features, too.
     """
 
-    def __init__(self, client: int | None, to: torch.dtype | None, pair: bool) -> None:
+    def __init__(self, client: int | None, pair: bool) -> None:
         self.several, self.pair, self.used = client is None, pair, min(SCALE.get().size, 7)
         generator = generator_of(10)
         shape = (CLIENTS, SAMPLES, CLASSES + FEATURES, self.used)
-        x = to_scale(torch.randn(shape, generator=generator, dtype=torch.float64), to)
+        x = to_scale(torch.randn(shape, generator=generator, dtype=torch.float64))
         y = (torch.arange(CLIENTS * SAMPLES).view(CLIENTS, SAMPLES) ** 2 % CLASSES).to(x.device)
         self.x, self.y = (x, y) if client is None else (x[client], y[client])
         self.weight = torch.full_like(self.y, 1 / SAMPLES, dtype=x.dtype)
