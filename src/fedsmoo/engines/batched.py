@@ -199,7 +199,7 @@ class Batched(Engine):
             run = RunSlice(self.setup, self.table, inputs, slice(start, start + chunk))
             plan = self.plan_of(inputs) if whole else None
             (result,) = train([run], self.stepper, meanwhile if whole else None, plan)
-            sums.add(result.up, result.loss, result.drift, result.moved, result.rows)
+            sums.add(result.sent)
             # Captured steps answer with views of buffers that the next chunk overwrites.
             done.append((run.clients, result.me if whole else result.me.map(torch.clone)))
         return sums, done
@@ -255,11 +255,10 @@ class SharedRounds:
         with LIBRARY.taken(Way()):
             plan = members[0].plan_of(*inputs.values()) if first.alone else None
             results = train(everyone, first.stepper, meanwhile, plan)
-        for run, result in zip(everyone, results, strict=True):
-            keep(run.table, run.clients, result.me)
         outcomes = []
         for run, result in zip(everyone, results, strict=True):
+            keep(run.table, run.clients, result.me)
             sums = Sums(len(run.clients), place=place_of_rows(run.setup, clients))
-            sums.add(result.up, result.loss, result.drift, result.moved, result.rows)
+            sums.add(result.sent)
             outcomes.append(sums.outcome())
         return outcomes

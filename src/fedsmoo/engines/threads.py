@@ -19,11 +19,11 @@ from fedsmoo.core.gradient import Loss
 from fedsmoo.core.random.noise import Noise
 from fedsmoo.engines.client_state.memory import clients_that_fit, keep_pages
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Meanwhile, RoundInputs, RoundOutcome, Setup
+from fedsmoo.engines.contract import Contribution, Meanwhile, RoundInputs, RoundOutcome, Setup
 from fedsmoo.engines.oracles.library import LIBRARY, best_way
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
 from fedsmoo.engines.oracles.products import products
-from fedsmoo.engines.serial import Reply, Serial, reply, train_client_of
+from fedsmoo.engines.serial import Serial, contribution, train_client_of
 from fedsmoo.engines.task import Batch, Samples, Task
 from fedsmoo.metrics.tally import Scores
 from fedsmoo.models.draws import as_it_was, outside_kernels
@@ -86,7 +86,7 @@ class Threads(Serial):
         return f"{self.chosen}; products in float32 by oneDNN" if self.way.onednn else self.chosen
 
     def run_round(self, inputs: RoundInputs, meanwhile: Meanwhile | None = None) -> RoundOutcome:
-        sums, running, model = self.sums(inputs), deque[Future[tuple[Vectors, Reply]]](), self.setup.task.model
+        sums, running, model = self.sums(inputs), deque[Future[tuple[Vectors, Contribution]]](), self.setup.task.model
         keep_pages(self.setup.task.device)
         while self.made < min(self.threads, len(inputs.clients)):
             task, self.made = twin(self.setup.task), self.made + 1
@@ -99,22 +99,22 @@ class Threads(Serial):
                     if c == self.threads - 1 and meanwhile is not None:
                         meanwhile()
                     if c >= self.threads and running:
-                        me, replied = running.popleft().result()
+                        me, part = running.popleft().result()
                         self.keep(inputs, c - self.threads, me)
                         torch.set_num_threads(1)  # or this thread's own helpers would wait for cores that clients have
-                        sums.add(*replied)
+                        sums.add(part)
             finally:
                 for left in [f for f in running if not f.cancel()]:  # after an error: nothing goes on behind its back
                     left.exception()
                 torch.set_num_threads(self.machine_s)
         return sums.outcome()
 
-    def _train(self, inputs: RoundInputs, c: int, own: Vectors) -> tuple[Vectors, Reply]:
+    def _train(self, inputs: RoundInputs, c: int, own: Vectors) -> tuple[Vectors, Contribution]:
         torch.set_num_threads(1)  # of this thread
         setup, oracle = self.idle.get()
         try:
             trained = train_client_of(setup, inputs, c, own, oracle)
-            return trained[1], reply(inputs, c, trained, self.machine_s)
+            return trained.me, contribution(inputs, c, trained, self.machine_s)
         finally:
             self.idle.put((setup, oracle))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsmoo.core import Round, Vectors
 from fedsmoo.data.batches.plan import merge
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Meanwhile, RoundInputs, Setup
+from fedsmoo.engines.contract import Contribution, Meanwhile, RoundInputs, Setup
 from fedsmoo.engines.devices import upload
 from fedsmoo.engines.steps.moving import moving_numbers
 from fedsmoo.engines.steps.stack import stack_algorithms, stack_rules
@@ -40,17 +40,10 @@ class RunSlice:
 
 
 class SliceResult(NamedTuple):
-    """What a slice's clients keep, the weighted sum of what they sent, sums of losses, drifts and w_i - w, and rows.
-
-    ``rows`` may be views of buffers, good until the next call.
-    """
+    """What a slice's clients keep, and what they add to the round."""
 
     me: Vectors
-    up: Vectors
-    loss: Tensor
-    drift: Tensor
-    moved: Tensor
-    rows: Vectors
+    sent: Contribution
 
 
 def train(
@@ -71,10 +64,11 @@ def train(
     for run, n in zip(runs, counts, strict=True):
         rows = slice(start, start + n)
         weights = upload(torch.tensor(run.inputs.weights[run.part], dtype=w.dtype), w.device)
-        mine, a = me.map(itemgetter(rows)), run.setup.algorithm
+        a = run.setup.algorithm
         sent = up.pick(a.summed).map(itemgetter(rows)).map(partial(torch.matmul, weights))
         moved, each = w[rows].sum(0) - n * run.inputs.down.w, up.pick(a.rows).map(itemgetter(rows))
-        out.append(SliceResult(mine, sent, loss[rows].sum(), drift[rows].sum(), moved, each))
+        part = Contribution(sent, loss[rows].sum(), drift[rows].sum(), moved, each)
+        out.append(SliceResult(me.map(itemgetter(rows)), part))
         start += n
     return out
 
