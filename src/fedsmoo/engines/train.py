@@ -17,7 +17,7 @@ from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Contribution, Meanwhile, RoundInputs, Setup
 from fedsmoo.engines.devices import upload
 from fedsmoo.engines.steps.moving import moving_numbers
-from fedsmoo.engines.steps.stack import stack_algorithms, stack_rules
+from fedsmoo.engines.steps.stack import per_client, stack
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan, Stepper
 
 
@@ -83,8 +83,8 @@ def assignment(runs: Sequence[RunSlice], counts: Sequence[int], steps: Tensor) -
         return Assignment(inputs.algorithm, setup.rule, inputs.down, rnd, (id(setup),), varies, moving)
     like = runs[0].inputs.down.w
     rows = [r.inputs.down.map(methodcaller("expand", n, -1)) for r, n in zip(runs, counts, strict=True)]
-    algorithm = stack_algorithms([r.inputs.algorithm for r in runs], counts, like)
-    rule = stack_rules([r.setup.rule for r in runs], counts, like)
+    algorithm = stack([r.inputs.algorithm for r in runs], counts, like)
+    rule = stack([r.setup.rule for r in runs], counts, like)
     return Assignment(algorithm, rule, concatenate(rows), rnd, tuple(id(r.setup) for r in runs), moving=moving)
 
 
@@ -99,12 +99,6 @@ def round_of(runs: Sequence[RunSlice], counts: Sequence[int], steps: Tensor) -> 
     numbers = [r.inputs.number for r in runs]  # resumed runs may be at different rounds
     number = numbers[0] if len(set(numbers)) == 1 else per_client(numbers, counts, like)
     return Round(number, lr, steps, share, **facts)
-
-
-def per_client(values: Sequence[float], counts: Sequence[int], like: Tensor) -> Tensor:
-    """Return a number per run as a number per client, ``[C, 1]``."""
-    repeated = [v for v, n in zip(values, counts, strict=True) for _ in range(n)]
-    return torch.tensor(repeated, dtype=like.dtype, device=like.device)[:, None]
 
 
 def concatenate(parts: Sequence[Vectors]) -> Vectors:

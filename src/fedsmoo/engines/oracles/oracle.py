@@ -16,7 +16,9 @@ from fedsmoo.core.gradient import Loss, row_axes, sample_losses
 from fedsmoo.engines.oracles.layers import forward_of_many, over_clients
 from fedsmoo.engines.oracles.products import products
 from fedsmoo.engines.statistics.passes import (
+    Look,
     Maybe,
+    OwnGradient,
     begin,
     carrying,
     end,
@@ -31,13 +33,9 @@ from fedsmoo.metrics.tally import Scores
 if TYPE_CHECKING:
     from fedsmoo.compiler.step import GradientKernels
 
-# (w, batch, a method's own loss, what that is given, whether it sees features) -> gradients and values
-OwnGradient = Callable[[Tensor, Batch, Loss, Sequence[Any], bool], tuple[Tensor, Tensor]]
-# (w, batch, whether features are asked for) -> outputs, or a pair of outputs and features
-Look = Callable[[Tensor, Batch, bool], Any]
 # (w, batch, w as Oracle.working gives it) -> gradients and losses, inside a step that may be compiled
 InStep = Callable[[Tensor, Batch, Tensor | None], tuple[Tensor, Tensor]]
-RUN_S_LOSS = "these gradients are of the run's own loss only, and the method asks for more: use engine=vmap"
+LOSS_OF_RUN_ONLY = "these gradients are of the run's own loss only, and the method asks for more: use engine=vmap"
 
 
 class Oracle:
@@ -85,7 +83,7 @@ class Oracle:
             FedsmooError: if this oracle knows the run's loss only.
         """
         if self._own is None:
-            raise FedsmooError(RUN_S_LOSS)
+            raise FedsmooError(LOSS_OF_RUN_ONLY)
         return self._own(w, batch, loss, given, pair)
 
     def look(self, w: Tensor, batch: Batch, pair: bool) -> Any:
@@ -95,7 +93,7 @@ class Oracle:
             FedsmooError: if this oracle gives gradients only.
         """
         if self._look is None:
-            raise FedsmooError(RUN_S_LOSS)
+            raise FedsmooError(LOSS_OF_RUN_ONLY)
         return self._look(w, batch, pair)
 
     def in_step(self, w: Tensor, batch: Batch, working: Tensor | None = None) -> tuple[Tensor, Tensor]:

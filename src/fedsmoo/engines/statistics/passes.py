@@ -14,7 +14,9 @@ from fedsmoo.engines.statistics.padding import Masked
 from fedsmoo.engines.task import Batch
 from fedsmoo.models.base import FlatModel
 
-Own = Callable[[Tensor, Batch, Loss, Sequence[Any], bool], tuple[Tensor, Tensor]]
+# (w, batch, a method's own loss, what that is given, whether it sees features) -> gradients and values
+OwnGradient = Callable[[Tensor, Batch, Loss, Sequence[Any], bool], tuple[Tensor, Tensor]]
+# (w, batch, whether features are asked for) -> outputs, or a pair of outputs and features
 Look = Callable[[Tensor, Batch, bool], Any]
 Maybe = tuple[Tensor, ...]  # one tensor, or none
 
@@ -65,7 +67,7 @@ def without_padding(real: Maybe) -> AbstractContextManager[Any]:
     return Masked(real[0]) if real else nullcontext()
 
 
-def in_equal_groups(model: FlatModel, own: Own, look: Look) -> tuple[Own, Look]:
+def in_equal_groups(model: FlatModel, own: OwnGradient, look: Look) -> tuple[OwnGradient, Look]:
     """Return gradients and outputs of C clients, of those with as many samples at once, where nothing hides padding."""
 
     def grouped(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
