@@ -24,7 +24,7 @@ from fedsmoo.metrics.metric import Own, as_list
 from fedsmoo.models import wrap
 from fedsmoo.models.loss import LOSSES, SampleLoss
 from fedsmoo.models.modules.copies import own_copy
-from fedsmoo.runs.build import add_options, algorithm_class, assemble
+from fedsmoo.runs.build import algorithm_class, assemble
 from fedsmoo.runs.config import DIVISION, FIELDS, Config, changed_settings
 from fedsmoo.runs.division import (
     clients_of,
@@ -34,6 +34,7 @@ from fedsmoo.runs.division import (
     refuse_unused_options,
     resolve_division,
 )
+from fedsmoo.runs.merge import add_options
 from fedsmoo.runs.origin.objects import PREFIX, name_objects, objects_in
 from fedsmoo.runs.origin.user_files import start_of
 from fedsmoo.runs.record import Callback, refuse_wrong_arguments
