@@ -71,13 +71,7 @@ class StepGradient:
         clients: C; ``None``: one client, whose vectors have no client axis.
     """
 
-    def __init__(
-        self,
-        take: Take,
-        rnd: Round,
-        model: BatchModel | None = None,
-        clients: int | None = None,
-    ) -> None:
+    def __init__(self, take: Take, rnd: Round, model: BatchModel | None = None, clients: int | None = None) -> None:
         self.take, self.rnd, self.model, self.clients = take, rnd, model, clients
         self.losses: list[Tensor] = []
         self.asked_more = False  # than gradients of the run's loss

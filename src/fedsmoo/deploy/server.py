@@ -23,16 +23,7 @@ from fedsmoo.core.server import Replies, is_evaluated, lr_of, round_of, server_s
 from fedsmoo.data.batches.cohort import cohort, make_sampling
 from fedsmoo.deploy.client import Answer
 from fedsmoo.deploy.combine import MEAN, cap_weights, combine
-from fedsmoo.deploy.judge import (
-    ENOUGH,
-    Expectation,
-    Proportion,
-    Reply,
-    RoundReport,
-    Scale,
-    judge,
-    steps_of,
-)
+from fedsmoo.deploy.judge import ENOUGH, Expectation, Proportion, Reply, RoundReport, Scale, judge, steps_of
 from fedsmoo.deploy.members import Members
 from fedsmoo.deploy.settings import Federation, server_folder
 from fedsmoo.deploy.store import ServerStore

@@ -38,10 +38,7 @@ from fedsmoo.models import FlatModel, make_model
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import SampleLoss, cross_entropy, make_loss
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.division import (
-    make_clients,
-    with_client_inputs,
-)
+from fedsmoo.runs.division import make_clients, with_client_inputs
 from fedsmoo.runs.origin.user_files import load_data, start_of
 from fedsmoo.runs.record import refuse_taken_names
 from fedsmoo.runs.simulation import Simulation

@@ -47,9 +47,7 @@ def make_config(
 
 
 def merge(
-    config: Source,
-    settings: Mapping[str, Any],
-    untyped: Callable[[Any], Any],
+    config: Source, settings: Mapping[str, Any], untyped: Callable[[Any], Any]
 ) -> tuple[Config, set[str], set[str]]:
     """Return a config with settings over it, the names of those that either says, and of those that somebody chose."""
     if isinstance(config, Config) and not settings:
