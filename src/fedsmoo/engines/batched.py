@@ -43,7 +43,7 @@ def kernels_reason(setup: Setup) -> str:
     return OWN_LOSS if asks_more(setup.algorithm, run) else ""
 
 
-def mind_padding(setup: Setup) -> None:
+def group_by_length_if_coupled(setup: Setup) -> None:
     """Compute clients with batches of one length at once, if a loss of the method's own looks at a whole batch."""
     task = setup.task
     if couples(setup.algorithm, Scale(task.model.layout.size, task.dtype, task.device)):
@@ -111,7 +111,7 @@ class Batched(Engine):
         why: str = "",
         stepper: Callable[[Oracle], Stepper] = make_stepper,
     ) -> None:
-        mind_padding(setup)
+        group_by_length_if_coupled(setup)
         if setup.task.model.random and (reason := unlike_alone(setup.task)):
             raise FedsmooError(f"{reason}: use engine=serial, or engine=auto, which takes it")
         self.setup, self.chosen = setup, why

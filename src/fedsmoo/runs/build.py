@@ -29,7 +29,12 @@ from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.devices import make_device, staged
 from fedsmoo.engines.distributed.engine import engine_for
 from fedsmoo.engines.distributed.ranks import own_device
-from fedsmoo.engines.looking.fitting import mistaken, refuse_few_outputs, refuse_other_targets, squashed
+from fedsmoo.engines.looking.fitting import (
+    note_on_other_tensor,
+    note_on_probabilities,
+    refuse_few_outputs,
+    refuse_other_targets,
+)
 from fedsmoo.engines.statistics.recompute import refuse_lone_samples
 from fedsmoo.engines.task import Task
 from fedsmoo.engines.threads import fix_threads
@@ -113,7 +118,7 @@ def assemble(
         warnings.warn(NOT_HELD.format(setup.algorithm.label), FedsmooWarning, stacklevel=2)
     if model is not None or is_in_file(config.model):
         refuse_few_outputs(setup.task)
-        for note in (squashed(setup.task), mistaken(setup.task)):
+        for note in (note_on_probabilities(setup.task), note_on_other_tensor(setup.task)):
             if note is not None:
                 warnings.warn(note, FedsmooWarning, stacklevel=2)
     refuse_lone_samples(setup.task, indices, config.batch_size, config.epochs, config.local_steps)

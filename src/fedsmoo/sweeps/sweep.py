@@ -17,13 +17,8 @@ from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import (
-    SAMPLES,
-    edited_files,
-    hash_files_and_data,
-    recorded_fingerprint,
-    without_unrecorded,
-)
+from fedsmoo.runs.origin.contents import SAMPLES, edited_files, hash_files_and_data, without_unrecorded
+from fedsmoo.runs.origin.samples import recorded_fingerprint
 from fedsmoo.runs.origin.trust import refuse_begun_elsewhere
 from fedsmoo.runs.record import Record, refuse_wrong_arguments
 from fedsmoo.runs.signals import stopped_by
