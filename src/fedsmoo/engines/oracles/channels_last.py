@@ -59,11 +59,11 @@ class ChannelsLastOracle(Oracle):
         def laid(batch: Batch) -> Batch:
             return replace(batch, x=batch.x.contiguous(memory_format=CHANNELS_LAST))
 
-        def own(w: Tensor, batch: Batch, loss: Loss, given: Any, pair: bool) -> tuple[Tensor, Tensor]:
-            return inner.own(w, laid(batch), loss, given, pair)
+        def own(w: Tensor, batch: Batch, loss: Loss, given: Any, features: bool) -> tuple[Tensor, Tensor]:
+            return inner.own(w, laid(batch), loss, given, features)
 
-        def look(w: Tensor, batch: Batch, pair: bool) -> Any:
-            return inner.look(w, laid(batch), pair)
+        def look(w: Tensor, batch: Batch, features: bool) -> Any:
+            return inner.look(w, laid(batch), features)
 
         super().__init__(task, lambda w, batch: inner.function(w, laid(batch)), own, look)
 
