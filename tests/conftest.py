@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A file goes to one process as a whole (see the Makefile). The longest come first; short ones fill up the end.
 LONGEST = (
     "test_page.py",
-    "test_agree.py",
+    "test_engines_agree.py",
     "test_passes.py",
     "test_ranks.py",
     "test_contract.py",

@@ -24,7 +24,7 @@ from fedsmoo.metrics.metric import Own, as_list
 from fedsmoo.models import wrap
 from fedsmoo.models.loss import LOSSES, SampleLoss
 from fedsmoo.models.modules.copies import own_copy
-from fedsmoo.runs.build import add_options, algorithm_class, assemble
+from fedsmoo.runs.build import algorithm_class, assemble
 from fedsmoo.runs.config import DIVISION, FIELDS, Config, changed_settings
 from fedsmoo.runs.division import (
     clients_of,
@@ -34,6 +34,7 @@ from fedsmoo.runs.division import (
     refuse_unused_options,
     resolve_division,
 )
+from fedsmoo.runs.merge import add_options
 from fedsmoo.runs.origin.objects import PREFIX, name_objects, objects_in
 from fedsmoo.runs.origin.user_files import start_of
 from fedsmoo.runs.record import Callback, refuse_wrong_arguments
@@ -147,26 +148,15 @@ def assemble_objects(
     settings: Mapping[str, Any],
 ) -> tuple[Simulation, Config]:
     """Return the simulation of what :func:`simulate` is given, and the config that a folder of it would hold."""
-    partition = settings.get("partition")
     named: dict[str, Any] = {"algorithm": algorithm, "model": model, "loss": loss, "sampling": sampling}
     named["loss"] = next((name for name, ours in LOSSES.items() if loss is ours), loss)
-    objects = {n: v for n, v in named.items() if not isinstance(v, str)}
-    plain = {n: str(v).removeprefix("torch.") if n in ("dtype", "device") else v for n, v in settings.items()}
-    plain |= {n: v for n, v in named.items() if isinstance(v, str)}
-    plain["dataset"] = data if isinstance(data, str) else f"{PREFIX}data"
-    if isinstance(partition, Partition) and type(partition) in PARTITIONS.values() and not partition.in_settings:
-        plain |= {n: v for n, v in partition.to_settings().items() if v}
-    elif partition is not None and not isinstance(partition, str):
-        objects["partition"] = plain.pop("partition")
-    if not all(isinstance(one, str) for one in as_list(plain.get("metrics"))):
-        objects["metrics"] = as_list(plain.pop("metrics"))
+    plain, objects = settings_and_objects(named, data, settings)
     config = Config().replace(**with_named_options(plain, data, objects))
     own = as_dataset(data, config)
     if not isinstance(data, str):
         config = config.replace(dataset_options={})  # how it was read: the content counts
-    config = with_division(config, own, plain, client_indices is not None or "partition" in objects)
-    if not isinstance(data, str):
         objects["dataset"] = own
+    config = with_division(config, own, plain, client_indices is not None or "partition" in objects)
     if client_indices is not None:
         objects["split"] = client_indices
     indices = given_clients(config, own, objects.get("partition"), client_indices)
@@ -179,6 +169,24 @@ def assemble_objects(
     brought = (objects.get("algorithm"), own, flat, indices, objects.get("loss"), drawing, objects.get("metrics"))
     simulation = assemble(config, *brought)
     return simulation, name_objects(config, objects, indices)
+
+
+def settings_and_objects(
+    named: Mapping[str, Any], data: Any, settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tell what is named by settings, or has some that say the same, from objects that no setting names."""
+    partition = settings.get("partition")
+    objects = {n: v for n, v in named.items() if not isinstance(v, str)}
+    plain = {n: str(v).removeprefix("torch.") if n in ("dtype", "device") else v for n, v in settings.items()}
+    plain |= {n: v for n, v in named.items() if isinstance(v, str)}
+    plain["dataset"] = data if isinstance(data, str) else f"{PREFIX}data"
+    if isinstance(partition, Partition) and type(partition) in PARTITIONS.values() and not partition.in_settings:
+        plain |= {n: v for n, v in partition.to_settings().items() if v}
+    elif partition is not None and not isinstance(partition, str):
+        objects["partition"] = plain.pop("partition")
+    if not all(isinstance(one, str) for one in as_list(plain.get("metrics"))):
+        objects["metrics"] = as_list(plain.pop("metrics"))
+    return plain, objects
 
 
 def with_named_options(settings: dict[str, Any], data: Any, objects: Collection[str]) -> dict[str, Any]:

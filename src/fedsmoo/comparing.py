@@ -12,8 +12,8 @@ from typing import Any
 from fedsmoo.api import OBJECTS, assemble_objects, simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import FedsmooWarning, as_path
-from fedsmoo.runs.build import settings_of
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.merge import settings_of
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.watch.display import Moving, display

@@ -15,7 +15,8 @@ from fedsmoo import SCAFFOLD, FedAvg, FedCM, FedsmooError, Vectors
 from fedsmoo.algorithms.optimisers import Adam, AdamW, Momentum, Nesterov
 from fedsmoo.algorithms.rates import Cosine, Linear, LocalRate
 from fedsmoo.core.errors import FedsmooWarning
-from fedsmoo.runs.build import assemble, make_config
+from fedsmoo.runs.build import assemble
+from fedsmoo.runs.merge import make_config
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.sweeps.pack import Pack, assemble_pack, packable
 

@@ -16,7 +16,7 @@ from fedsmoo.algorithms import ALGORITHMS, FedSMOO, Median, Relaxed
 from fedsmoo.algorithms.around import Around
 from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.core import Algorithm, FedsmooError, option
-from fedsmoo.engines.steps.stack import stack_algorithms
+from fedsmoo.engines.steps.stack import stack
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.origin.objects import method_settings
 
@@ -102,7 +102,7 @@ def test_a_method_of_ones_own_is_checked_too() -> None:
 
 def test_a_number_per_client_is_not_looked_at() -> None:
     """Runs in one batch hold ``[C, 1]`` tensors, made anew in every round: looking into one would wait for the GPU."""
-    both = stack_algorithms([FedSMOO(r=0.1), FedSMOO(r=0.2, beta=3.0)], [2, 1], torch.zeros(1))
+    both = stack([FedSMOO(r=0.1), FedSMOO(r=0.2, beta=3.0)], [2, 1], torch.zeros(1))
     assert both.r.tolist() == [[pytest.approx(0.1)], [pytest.approx(0.1)], [pytest.approx(0.2)]]
     assert FedSMOO(r=torch.full((2, 1), -1.0)).r.shape == (2, 1)  # type: ignore[arg-type]
     assert FedSMOO(r=torch.zeros(2, 1, device="meta")).r.is_meta  # type: ignore[arg-type, attr-defined]

@@ -30,7 +30,7 @@ from fedsmoo.engines.batched import Batched
 from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.steps.eager import EagerStepper
 from fedsmoo.engines.steps.replay import ReplayStepper
-from fedsmoo.engines.steps.stack import stack_algorithms
+from fedsmoo.engines.steps.stack import stack
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="in float64, by the interpreter")
@@ -463,7 +463,7 @@ def test_numbers_of_each_client(device):
     task, clients = made.setup.task, len(work.clients)
     like = work.down.w
     methods = [FedSMOO(r=0.2, beta=2.0), FedSMOO(r=0.05, beta=7.0)]
-    algorithm = stack_algorithms(methods, [1] * clients, like)
+    algorithm = stack(methods, [1] * clients, like)
     generator = torch.Generator().manual_seed(0)
     down = work.down.map(lambda v: v + 0.1 * torch.randn(clients, len(v), generator=generator, dtype=v.dtype))
     zeros = torch.zeros_like(down.w)

@@ -20,8 +20,9 @@ from fedsmoo.data.division.partition import PARTITIONS, from_rule, parse, to_rul
 from fedsmoo.data.division.splitfile import read_split
 from fedsmoo.data.sources import load
 from fedsmoo.pages.figures.rules import draw_rules
-from fedsmoo.runs.build import assemble, make_config
+from fedsmoo.runs.build import assemble
 from fedsmoo.runs.division import make_clients
+from fedsmoo.runs.merge import make_config
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.pack import packable

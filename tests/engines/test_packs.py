@@ -134,11 +134,11 @@ def test_buffers_for_other_sizes_of_cohort_make_room(monkeypatch):
     run = on_engine(run, Batched(run.setup, stepper=recorded))
     begin, refused, forgotten = Recording.__init__, [], []
 
-    def limited(self, oracles, given, me, plan, room, *rest):
-        if sum(len(r.rows.w) for r in run.engine.stepper.recordings.values()) + room > 40:
-            refused.append(room)
+    def limited(self, oracles, given, me, plan, shape):
+        if sum(len(r.rows.w) for r in run.engine.stepper.recordings.values()) + shape.room > 40:
+            refused.append(shape.room)
             raise torch.OutOfMemoryError("CUDA out of memory")
-        begin(self, oracles, given, me, plan, room, *rest)
+        begin(self, oracles, given, me, plan, shape)
 
     monkeypatch.setattr(Recording, "__init__", limited)
     monkeypatch.setattr(type(run.engine.oracle), "free_buffers", lambda self: forgotten.append(self), raising=False)

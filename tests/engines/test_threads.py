@@ -14,9 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_in_torch_dispatch
 from fedsmoo import simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.check import from_arrays
+from fedsmoo.engines.oracles.channels_last import CHANNELS_LAST, POOLED, lay_out_gradients, takes_channels_last
 from fedsmoo.engines.serial import sum_of_threads
 from fedsmoo.engines.task import Task
-from fedsmoo.engines.threads import LAST, POOLED, Threads, lay_out_gradients, takes_channels_last
+from fedsmoo.engines.threads import Threads
 from fedsmoo.models.base import FlatModel
 from fedsmoo.models.draws import as_it_was
 from fedsmoo.runs.results.result import Result
@@ -95,7 +96,7 @@ def test_any_number_of_threads_gives_the_same_bits_which_are_those_of_serial_but
     assert losses[0] == losses[1] == pytest.approx(losses[2], rel=1e-12)
 
 
-@pytest.mark.parametrize("first", [torch.contiguous_format, LAST])
+@pytest.mark.parametrize("first", [torch.contiguous_format, CHANNELS_LAST])
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 2, 0), (3, 2, 1), (3, 1, 1)])
 def test_gradients_of_pooling_are_those_of_each_sample_whatever_the_layout(
     first: torch.memory_format, kernel: int, stride: int, padding: int
@@ -110,7 +111,7 @@ def test_gradients_of_pooling_are_those_of_each_sample_whatever_the_layout(
     expected = torch.zeros(2, 3, 64)
     for n, c, i, j in np.ndindex(*out.shape):
         expected[n, c, index[n, c, i, j]] += gradient[n, c, i, j]
-    for given in (gradient, gradient.contiguous(memory_format=LAST)):
+    for given in (gradient, gradient.contiguous(memory_format=CHANNELS_LAST)):
         found = POOLED(given, x, *sizes, index)
         assert torch.equal(found.flatten(2), expected)
         assert found.is_contiguous(memory_format=first)

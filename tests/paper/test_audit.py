@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fedsmoo.runs.build import make_algorithm, make_config
+from fedsmoo.runs.build import make_algorithm
+from fedsmoo.runs.merge import make_config
 from fedsmoo.sweeps.bases import read_sweep
 
 ROOT = Path(__file__).parents[2]

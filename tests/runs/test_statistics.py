@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 import fedsmoo
 from fedsmoo.core import FedsmooError
 from fedsmoo.deploy.client import Recipe
-from fedsmoo.runs.build import assemble, make_config
+from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
+from fedsmoo.runs.merge import make_config
 from fedsmoo.runs.results.finished import open_finished
 from fedsmoo.runs.storage.verify import verify
 

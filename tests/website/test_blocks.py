@@ -16,8 +16,8 @@ import typer
 
 from fedsmoo.cli import app
 from fedsmoo.commands.options import gather_config
-from fedsmoo.runs.build import make_config
 from fedsmoo.runs.config import FIELDS
+from fedsmoo.runs.merge import make_config
 from fedsmoo.sweeps.grid import expand
 
 from .blocks import DOCUMENTS, ROOT, Block, blocks, commands

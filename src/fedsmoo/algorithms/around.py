@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -15,26 +16,6 @@ class Around(Algorithm):
     """Base of what is put around any method: it does what the inner method does, and a subclass overrides the rest."""
 
     inner: Algorithm = option(FedAvg(), "the method inside", positional=True)
-
-    down = derived(lambda self: self.inner.down)
-    server = derived(lambda self: self.inner.server)
-    own = derived(lambda self: self.inner.own)
-    local = derived(lambda self: self.inner.local)
-    up = derived(lambda self: self.inner.up)
-    scalars = derived(lambda self: self.inner.scalars)
-    sizes = derived(lambda self: self.inner.sizes)
-    rows = derived(lambda self: self.inner.rows)
-    relative = derived(lambda self: self.inner.relative)
-    public = derived(lambda self: self.inner.public)
-    columnwise = derived(lambda self: self.inner.columnwise)
-    masks = derived(lambda self: self.inner.masks)
-    stays = derived(lambda self: self.inner.stays)
-    expects = derived(lambda self: self.inner.expects)
-    moving = derived(lambda self: self.inner.moving)
-    asks = derived(lambda self: self.inner.asks)
-    statistics = derived(lambda self: self.inner.statistics)
-    features = derived(lambda self: self.inner.features)
-    of_classes = derived(lambda self: self.inner.of_classes)
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -90,3 +71,13 @@ class Around(Algorithm):
 
     def bytes_up(self, name: str, numbers: int, width: int) -> int:
         return self.inner.bytes_up(name, numbers, width)
+
+
+def of_inner(name: str) -> Any:
+    """Declare what the method inside declares under a name."""
+    return derived(lambda self: getattr(self.inner, name))
+
+
+# Whatever a method declares of its vectors, and of what it asks for, is as the method inside declares it.
+for _name in (n for n, hint in Algorithm.__annotations__.items() if hint.startswith("ClassVar")):
+    setattr(Around, _name, of_inner(_name))

@@ -114,9 +114,7 @@ def entries(kind: str) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
     return [(n, first_line(function), []) for n, function in functions.items()]
 
 
-def list_things(
-    kind: Annotated[str | None, typer.Argument(help=" | ".join(KINDS), show_default=False)] = None,
-) -> None:
+def list_things(kind: Annotated[str | None, typer.Argument(help=" | ".join(KINDS), show_default=False)] = None) -> None:
     if kind is not None and kind not in KINDS:
         raise unknown("kind of thing", kind, KINDS)
     from rich.markup import escape

@@ -151,7 +151,8 @@ def how_computed(summary: dict[str, Any]) -> str:
 
 def print_summary(config: Config, result: Result) -> None:
     """Print one screen: what ran, how well, what it cost, and the folder."""
-    from fedsmoo.runs.origin.contents import data_label, input_hashes
+    from fedsmoo.runs.origin.contents import input_hashes
+    from fedsmoo.runs.origin.samples import data_label
     from fedsmoo.runs.results.summary import read_ending
     from fedsmoo.runs.traffic import human_bytes
 

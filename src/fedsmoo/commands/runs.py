@@ -103,11 +103,7 @@ def runs_table(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
     if len(found) < 2:  # one run differs from none
         told, shared = {n: [row[n] for row in found] for n in USUAL}, []
     began = ["path", *(["label"] if any(row["label"] for row in found) else [])]
-    other = [row for row in found if row["metric"] not in (None, "accuracy")]
-    end = [n for n in AT_THE_END if n != "test_accuracy" or len(other) < len(found) or not found]
-    end += ["metric", "score"] if other else []
-    served = ["personal_score" if any(row["personal_score"] is not None for row in other) else PERSONAL[0], PERSONAL[1]]
-    end += [n for n in served if any(row[n] is not None for row in found)]
+    end = end_columns(found)
     rows = [
         [
             *(cell(n, row[n]) for n in began),
@@ -120,6 +116,15 @@ def runs_table(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
     common = [f"{n} {cell(n, read[n])}" for n in shared if read is not None]
     notes = [f"in common: {', '.join(common)}"] if common else []
     return Table(title, [*began, *told, *end], rows, notes)
+
+
+def end_columns(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the columns of what became of runs: accuracies, scores of other metrics, and those of personal models."""
+    other = [row for row in found if row["metric"] not in (None, "accuracy")]
+    end = [n for n in AT_THE_END if n != "test_accuracy" or len(other) < len(found) or not found]
+    end += ["metric", "score"] if other else []
+    served = ["personal_score" if any(row["personal_score"] is not None for row in other) else PERSONAL[0], PERSONAL[1]]
+    return [*end, *(n for n in served if any(row[n] is not None for row in found))]
 
 
 def ledger_cells(run: StoredRun) -> list[str]:

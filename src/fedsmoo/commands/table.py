@@ -176,7 +176,7 @@ def update(documents: list[Path], results: Path | None, check: bool) -> None:
 
 def say_on_other_data(made: PaperTable) -> None:
     """Say how many runs a table leaves out because their data has other content than its name promises."""
-    from fedsmoo.runs.origin.contents import other_content_label
+    from fedsmoo.runs.origin.samples import other_content_label
 
     for (dataset, content), count in made.on_other_data.items():
         label = other_content_label(dataset, content)

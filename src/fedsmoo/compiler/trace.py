@@ -172,7 +172,7 @@ def trace_step(algorithm: Algorithm, rule: LocalRule, inputs: StepInputs) -> Tra
 class NoModel:
     """Passes know gradients of the run's loss only."""
 
-    pair = True
+    sees_features = True
 
     def carrying(self, running: Running) -> NoModel:
         raise NotCompiled("running statistics")

@@ -22,20 +22,9 @@ if TYPE_CHECKING:
     from fedsmoo.core.vectors import Vectors, norm, unit
 
 __all__ = [
-    "Algorithm",
-    "FedsmooError",
-    "Gradient",
-    "Layout",
-    "LocalRule",
-    "Round",
-    "Schedule",
-    "Vectors",
-    "derived",
-    "norm",
-    "option",
-    "stream",
-    "unit",
-]
+    "Algorithm", "FedsmooError", "Gradient", "Layout", "LocalRule", "Round", "Schedule", "Vectors", "derived", "norm",
+    "option", "stream", "unit",
+]  # fmt: skip
 
 _HOMES = {
     "algorithm": ("Algorithm", "Gradient", "derived"),

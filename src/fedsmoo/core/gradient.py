@@ -35,7 +35,7 @@ class Running:
 class BatchModel(Protocol):
     """The model on the batch of a step; of C clients at once, each with a batch of its own."""
 
-    pair: bool  # whether the method declares that it reads features
+    sees_features: bool  # whether the method declares that it reads features
 
     def carrying(self, running: Running) -> BatchModel:
         """Return the same model with these running statistics."""
@@ -71,13 +71,7 @@ class StepGradient:
         clients: C; ``None``: one client, whose vectors have no client axis.
     """
 
-    def __init__(
-        self,
-        take: Take,
-        rnd: Round,
-        model: BatchModel | None = None,
-        clients: int | None = None,
-    ) -> None:
+    def __init__(self, take: Take, rnd: Round, model: BatchModel | None = None, clients: int | None = None) -> None:
         self.take, self.rnd, self.model, self.clients = take, rnd, model, clients
         self.losses: list[Tensor] = []
         self.asked_more = False  # than gradients of the run's loss
@@ -113,7 +107,7 @@ class StepGradient:
     def features(self, v: Tensor) -> Tensor:
         """Return what the model's last layer reads at ``v`` on the step's batch: ``[B, F]``, or ``[C, B, F]``."""
         model = self._more()
-        if not model.pair:
+        if not model.sees_features:
             raise FedsmooError(
                 f"{place_of(calling_frames())}: reads features, which a method must declare: features = True"
             )

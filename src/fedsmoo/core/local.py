@@ -96,13 +96,7 @@ def step_blockwise(w: Tensor, d: Tensor, rule: LocalRule, lr: float) -> Tensor:
 
 
 def masked_step(
-    algorithm: Algorithm,
-    rule: LocalRule,
-    w: Tensor,
-    grad: Gradient,
-    down: Vectors,
-    me: Vectors,
-    active: Tensor | None,
+    algorithm: Algorithm, rule: LocalRule, w: Tensor, grad: Gradient, down: Vectors, me: Vectors, active: Tensor | None
 ) -> tuple[Tensor, Vectors]:
     """Make one local step of C clients; those that are not ``active [C, 1]`` (``None``: all are) keep still."""
     new_w, new_me = local_step(algorithm, rule, w, grad, down, me)

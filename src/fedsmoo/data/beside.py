@@ -68,14 +68,14 @@ def _check_clients(dataset: Dataset) -> None:
     for i, samples in enumerate(mine or ()):
         if samples.numel() == 0:
             raise FedsmooError(f"data set {dataset.name}: natural client {i} is empty")
-    if (i := _first_outside(mine, len(dataset.x_train))) is not None:
-        raise FedsmooError(f"data set {dataset.name}: natural client {i} points outside the data")
+    if (far := _first_outside(mine, len(dataset.x_train))) is not None:
+        raise FedsmooError(f"data set {dataset.name}: natural client {far} points outside the data")
     if tests is None:
         return
     if mine is None or len(tests) != len(mine):
         raise FedsmooError(f"data set {dataset.name}: natural_test is of {len(tests)} clients, but natural of others")
-    if (i := _first_outside(tests, count)) is not None:
-        raise FedsmooError(f"data set {dataset.name}: client {i} points outside the test part")
+    if (far := _first_outside(tests, count)) is not None:
+        raise FedsmooError(f"data set {dataset.name}: client {far} points outside the test part")
 
 
 def _first_outside(lists: Sequence[Tensor] | None, count: int) -> int | None:

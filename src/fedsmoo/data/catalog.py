@@ -37,20 +37,17 @@ class Spec:
     class_names: tuple[str, ...] | None = None
 
 
-def _toronto(file: str) -> tuple[str, ...]:
-    return (f"https://www.cs.toronto.edu/~kriz/{file}", f"https://cave.cs.toronto.edu/kriz/{file}")
+def _toronto(file: str, checksum: str) -> tuple[Remote, ...]:
+    urls = f"https://www.cs.toronto.edu/~kriz/{file}", f"https://cave.cs.toronto.edu/kriz/{file}"
+    return (Remote(file, checksum, urls),)
 
 
 CIFAR10 = Spec(
     name="cifar10",
     about="60,000 colour images of 32x32 in 10 classes (Krizhevsky, 2009)",
     kind="cifar",
-    remotes=(
-        Remote(
-            "cifar-10-python.tar.gz",
-            "sha256:6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-            _toronto("cifar-10-python.tar.gz"),
-        ),
+    remotes=_toronto(
+        "cifar-10-python.tar.gz", "sha256:6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
     ),
     files={
         "data_batch_1": "md5:c99cafc152244af753f735de768cd75f",
@@ -74,12 +71,8 @@ CIFAR100 = Spec(
     name="cifar100",
     about="60,000 colour images of 32x32 in 100 classes (Krizhevsky, 2009)",
     kind="cifar",
-    remotes=(
-        Remote(
-            "cifar-100-python.tar.gz",
-            "sha256:85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-            _toronto("cifar-100-python.tar.gz"),
-        ),
+    remotes=_toronto(
+        "cifar-100-python.tar.gz", "sha256:85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
     ),
     files={
         "train": "md5:16019d7e3df5f24257cddd939b257f8d",

@@ -6,40 +6,26 @@ one the folder ``$FEDSMOO_DATA`` or the user's cache is searched.
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedsmoo.core.errors import FedsmooError, unknown
 from fedsmoo.core.user_code import user_object
-from fedsmoo.data.catalog import SPECS, Spec
-from fedsmoo.data.check import (
-    as_images,
-    channel_statistics,
-    check,
-    check_own_classes,
-    tensor_of,
-)
+from fedsmoo.data.catalog import SPECS
+from fedsmoo.data.check import check, check_own_classes
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.digits import digits
-from fedsmoo.data.files.cache import cached, fingerprint, user_cache
 from fedsmoo.data.files.download import fetch_dataset
-from fedsmoo.data.files.readers import PARTS, Arrays, is_class_folders, read_class_folders, read_npz, read_official
-from fedsmoo.data.files.tree import Tree, archive_tree, file_digest, file_tree, folder_tree
 from fedsmoo.data.forms.leaf import LeafOptions, leaf
 from fedsmoo.data.forms.published.federated import FEDERATED, federated
-from fedsmoo.data.forms.tables import TABLE_OPTIONS, hint_of_table, table
+from fedsmoo.data.forms.tables import TABLE_OPTIONS, table
+from fedsmoo.data.images import image_set
 from fedsmoo.data.names import LEAF, SYNTHETIC, TABLE, TEXT, is_drawn
 from fedsmoo.data.own import KIND, OWN, OWN_NAME, is_own, own_data, takes_seed
 from fedsmoo.data.synthetic import synthetic
-from fedsmoo.data.targets import CLASSES, count_outputs, read_targets
 from fedsmoo.data.text import text
 
 __all__ = ["MADE", "SOURCES", "depends_on_seed", "fetch_dataset", "load"]
@@ -131,7 +117,10 @@ def load(name: str, path: str | Path | None = None, seed: int = 0, options: Mapp
     if options and (found is None or (found[0] is not MADE[OWN] and not found[0].options)):
         raise FedsmooError(f"data set {name!r} has no options: leave out {', '.join(options)}")
     if found is None:
-        data = check(_to_dataset(name, _find(name, path)))
+        data = image_set(name, path)
+        if data is None:
+            raise unknown("data set", name, [*SOURCES, OWN, "or any name with a path to images"])
+        check(data)
         if name not in SPECS:
             check_own_classes(data)
         return data
@@ -162,139 +151,3 @@ def _synthetic(name: re.Match[str], seed: int) -> Dataset:
         return synthetic(float(alpha), float(beta), seed=seed)
     except ValueError:
         raise FedsmooError(f"data set {name[0]!r}: alpha and beta must be numbers, as in synthetic(0.5,0.5)") from None
-
-
-def _find(name: str, path: str | Path | None) -> Arrays:
-    spec = SPECS.get(name)
-    if path is not None:
-        place = Path(path).expanduser()
-        if not os.path.exists(place):
-            raise FedsmooError(f"data set {name}: {place} does not exist")
-        arrays = _open(name, spec, place)
-        if arrays is None:
-            raise FedsmooError(f"data set {name}: {place} holds none of {_forms(name, spec)}{hint_of_table(place)}")
-        return arrays
-    home = user_cache()
-    for place in (home / name, home / f"{name}.npz", home):
-        # Only a known set can lie in the common folder itself, and there only by its own file names.
-        if os.path.exists(place) and (place != home or (spec is not None and spec.kind == "cifar")):
-            arrays = _open(name, spec, place)
-            if arrays is not None:
-                return arrays
-    if spec is None:
-        raise unknown("data set", name, [*SOURCES, OWN, "or any name with a path to images"])
-    raise FedsmooError(
-        f"data set {name} is not in {home}; get it with 'fedsmoo data get {name}', or say where it is with --data PATH"
-    )
-
-
-def _forms(name: str, spec: Spec | None) -> str:
-    own = "an .npz, or folders train/CLASS and test/CLASS with images"
-    if spec is None:
-        return own
-    return f"the official files of {name} ({', '.join([*(r.file for r in spec.remotes), *spec.files])}), {own}"
-
-
-def _open(name: str, spec: Spec | None, place: Path) -> Arrays | None:
-    """Return the data at a place in whichever form it has there, or ``None`` if it has none."""
-    if place.is_file():
-        if place.suffix == ".npz":
-            return read_npz(place)
-        if spec is not None and any(place.name == r.file for r in spec.remotes):
-            return mark_verified(_cached(name, file_tree(place), lambda _: _from_archive(spec, place)))
-        return None
-    if (place / f"{name}.npz").is_file():
-        return read_npz(place / f"{name}.npz")
-    if spec is not None:
-        for inner in spec.places:
-            folder = place / inner
-            if _is_official(spec, folder):
-                depth = 3 if spec.kind == "tiny" else 0
-                arrays = _cached(name, folder_tree(folder, depth), lambda tree: read_official(tree, spec))
-                return mark_verified(arrays) if spec.files else arrays
-        archive = next((place / r.file for r in spec.remotes if (place / r.file).is_file()), None)
-        if archive is not None and spec.kind != "idx":
-            return _open(name, spec, archive)
-    if (place / "train").is_dir():
-        tree = folder_tree(place).visible()
-        if is_class_folders(tree):
-            return _cached(name, tree, read_class_folders)
-    return None
-
-
-def mark_verified(arrays: Arrays) -> Arrays:
-    """Return arrays from files that had the publisher's checksums."""
-    return dataclasses.replace(arrays, verified=True)
-
-
-def _is_official(spec: Spec, folder: Path) -> bool:
-    """Whether a folder has the names of the official files (any of them: a missing one is then said to be missing)."""
-    if spec.kind == "tiny":
-        return (folder / "val" / "val_annotations.txt").is_file()
-    return any((folder / f).is_file() or (folder / f"{f}.gz").is_file() for f in spec.files)
-
-
-def _from_archive(spec: Spec, place: Path) -> Arrays:
-    """Return the official files inside the official archive, which is opened only if its checksum is right."""
-    remote = next(r for r in spec.remotes if r.file == place.name)
-    found = file_digest(place, remote.checksum)
-    if found != remote.checksum:
-        raise FedsmooError(
-            f"{place} is not the official archive ({found} instead of {remote.checksum}), so it was not opened; get it "
-            f"again with 'fedsmoo data get {spec.name}'"
-        )
-    tree = archive_tree(place)
-    return read_official(tree.below(spec.places[-1]), spec)
-
-
-def _cached(name: str, tree: Tree, read: Callable[[Tree], Arrays]) -> Arrays:
-    """Decoded data from the cache, or read (and checked against checksums) and then kept there."""
-    place = hashlib.sha256(str(Path(tree.where).resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    file = user_cache() / "decoded" / f"{name}-{place}.safetensors"
-    return cached(file, fingerprint(tree), lambda: read(tree))
-
-
-def _to_dataset(name: str, arrays: Arrays) -> Dataset:
-    spec = SPECS.get(name)
-    of = {p: f"data set {name}: {p}" for p in PARTS}
-    parts = {p: tensor_of(getattr(arrays, p), of[p]) for p in PARTS}
-    for p in ("x_train", "x_test"):
-        if parts[p].dtype == torch.bool:
-            parts[p] = parts[p].float()
-        if parts[p].dtype == torch.uint8 and len(parts[p]):
-            parts[p] = as_images(parts[p], of[p])
-    target = arrays.target if spec is None else CLASSES
-    parts["y_train"], parts["y_test"], kind = read_targets(
-        parts["y_train"], parts["y_test"], f"data set {name}", target
-    )
-    names = arrays.class_names or (spec.class_names if spec else None)
-    most = count_outputs([parts["y_train"], parts["y_test"]], kind, name)
-    classes = spec.classes if spec else max(most, len(names or ())) if kind == CLASSES else most
-    shape = tuple(parts["x_train"].shape[1:])
-    if spec is not None and len(parts["x_train"]) and plain_shape(shape) != plain_shape(spec.shape):
-        raise FedsmooError(
-            f"data set {name}: samples of {list(shape)}, but {name} has images of {list(spec.shape)}; give your own "
-            "data another name"
-        )
-    mean = std = None
-    if parts["x_train"].dtype == torch.uint8 and len(parts["x_train"]):
-        mean, std = (spec.mean, spec.std) if spec else channel_statistics(parts["x_train"])
-    return Dataset(
-        name=name,
-        x_train=parts["x_train"],
-        y_train=parts["y_train"],
-        x_test=parts["x_test"],
-        y_test=parts["y_test"],
-        classes=classes,
-        mean=mean,
-        std=std,
-        augment=bool(spec and spec.augment),
-        class_names=names if names and len(names) == classes else None,
-        verified=arrays.verified,
-        target=kind,
-    )
-
-
-def plain_shape(shape: tuple[int, ...]) -> list[int]:
-    """Return the sides and channels of an image in whichever order of axes; images stored as floats may have any."""
-    return sorted(n for n in shape if n != 1)

@@ -23,21 +23,12 @@ from fedsmoo.core.server import Replies, is_evaluated, lr_of, round_of, server_s
 from fedsmoo.data.batches.cohort import cohort, make_sampling
 from fedsmoo.deploy.client import Answer
 from fedsmoo.deploy.combine import MEAN, cap_weights, combine
-from fedsmoo.deploy.judge import (
-    ENOUGH,
-    Expectation,
-    Proportion,
-    Reply,
-    RoundReport,
-    Scale,
-    judge,
-    steps_of,
-)
+from fedsmoo.deploy.judge import ENOUGH, Expectation, Proportion, Reply, RoundReport, Scale, judge, steps_of
 from fedsmoo.deploy.members import Members
 from fedsmoo.deploy.settings import Federation, server_folder
 from fedsmoo.deploy.store import ServerStore
 from fedsmoo.deploy.wire import Refusal, plain_of, wire_of
-from fedsmoo.engines.contract import RoundOutcome, Setup, Sums
+from fedsmoo.engines.contract import Contribution, RoundOutcome, Setup, Sums
 from fedsmoo.engines.failure import explained
 from fedsmoo.metrics.average import finite_or_none
 from fedsmoo.metrics.tally import Scores
@@ -214,7 +205,7 @@ class Coordinator:
             loss, drift = (torch.tensor(x, dtype=task.dtype, device=task.device) for x in (a.loss, a.drift))
             up = self.setup.masks.grown(a.up.map(lambda v: v.to(task.device)), Vectors())
             mine, rows = up.pick(algorithm.summed), up.pick(algorithm.rows).map(lambda v: v[None])
-            sums.add(mine.map(partial(mul, weight)), loss, drift, rows=rows)
+            sums.add(Contribution(mine.map(partial(mul, weight)), loss, drift, rows=rows))
         return sums.outcome()
 
     def _aggregate(self, good: Mapping[int, Answer], outcome: RoundOutcome, weights: list[float]) -> str | None:

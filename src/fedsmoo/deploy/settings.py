@@ -37,8 +37,7 @@ INSTEAD = {
 # What a federation would do otherwise than it says.
 SIMULATED = {
     **dict.fromkeys(
-        ("probe", "target", "exact", "chunk", "table", "samples_in"),
-        "a federation does not look at it, leave it out",
+        ("probe", "target", "exact", "chunk", "table", "samples_in"), "a federation does not look at it, leave it out"
     ),
     "privacy": "its noise follows from the seed, which clients know and could take away again",
     "compression": "a federation sends vectors whole, or rounded with wire",

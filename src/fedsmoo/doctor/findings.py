@@ -27,12 +27,7 @@ class Finding:
 
 def judge(machine: Machine) -> list[Finding]:
     """Return a line for each thing that a run depends on."""
-    return [
-        *packages(machine),
-        *devices(machine),
-        *speed(machine),
-        *places(machine),
-    ]
+    return [*packages(machine), *devices(machine), *speed(machine), *places(machine)]
 
 
 def packages(m: Machine) -> Iterator[Finding]:

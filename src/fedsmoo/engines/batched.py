@@ -43,7 +43,7 @@ def kernels_reason(setup: Setup) -> str:
     return OWN_LOSS if asks_more(setup.algorithm, run) else ""
 
 
-def mind_padding(setup: Setup) -> None:
+def group_by_length_if_coupled(setup: Setup) -> None:
     """Compute clients with batches of one length at once, if a loss of the method's own looks at a whole batch."""
     task = setup.task
     if couples(setup.algorithm, Scale(task.model.layout.size, task.dtype, task.device)):
@@ -111,7 +111,7 @@ class Batched(Engine):
         why: str = "",
         stepper: Callable[[Oracle], Stepper] = make_stepper,
     ) -> None:
-        mind_padding(setup)
+        group_by_length_if_coupled(setup)
         if setup.task.model.random and (reason := unlike_alone(setup.task)):
             raise FedsmooError(f"{reason}: use engine=serial, or engine=auto, which takes it")
         self.setup, self.chosen = setup, why
@@ -199,7 +199,7 @@ class Batched(Engine):
             run = RunSlice(self.setup, self.table, inputs, slice(start, start + chunk))
             plan = self.plan_of(inputs) if whole else None
             (result,) = train([run], self.stepper, meanwhile if whole else None, plan)
-            sums.add(result.up, result.loss, result.drift, result.moved, result.rows)
+            sums.add(result.sent)
             # Captured steps answer with views of buffers that the next chunk overwrites.
             done.append((run.clients, result.me if whole else result.me.map(torch.clone)))
         return sums, done
@@ -255,11 +255,10 @@ class SharedRounds:
         with LIBRARY.taken(Way()):
             plan = members[0].plan_of(*inputs.values()) if first.alone else None
             results = train(everyone, first.stepper, meanwhile, plan)
-        for run, result in zip(everyone, results, strict=True):
-            keep(run.table, run.clients, result.me)
         outcomes = []
         for run, result in zip(everyone, results, strict=True):
+            keep(run.table, run.clients, result.me)
             sums = Sums(len(run.clients), place=place_of_rows(run.setup, clients))
-            sums.add(result.up, result.loss, result.drift, result.moved, result.rows)
+            sums.add(result.sent)
             outcomes.append(sums.outcome())
         return outcomes

@@ -16,7 +16,7 @@ from fedsmoo.core.random.streams import generator_apart
 from fedsmoo.data.batches.augment import drawing
 from fedsmoo.data.batches.plan import make_plan
 from fedsmoo.data.dataset import Dataset
-from fedsmoo.engines.batched import Batched, mind_padding
+from fedsmoo.engines.batched import Batched, group_by_length_if_coupled
 from fedsmoo.engines.client_state.memory import ran_out
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, RoundInputs, Setup
@@ -138,7 +138,7 @@ def make_engine(
     """
     if name not in ENGINES:
         raise unknown("engine", name, ENGINES)
-    mind_padding(setup)
+    group_by_length_if_coupled(setup)
     choice = choose(setup.task, cohort, batch_size) if name == "auto" else Choice(name, f"engine={name}")
     if name == "auto" and choice.engine not in ANY_MODEL and setup.task.model.random:
         reason = unlike_alone(setup.task)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -189,9 +189,19 @@ def one_run_at_a_time(engine: Engine) -> FedsmooError:
     return FedsmooError(f"the {engine.name} engine trains one run at a time: use engine=batched")
 
 
+class Contribution(NamedTuple):
+    """What a client, or several in sum, add to a round; rows may be views of buffers, good until the next step."""
+
+    up: Vectors  # what is sent, but for rows, with the clients' weights
+    loss: Tensor
+    drift: Tensor  # ||w_i - w||^2
+    moved: Tensor | None = None  # w_i - w, where it is known
+    rows: Vectors = Vectors()  # [C, P]: what the method's server sees client by client
+
+
 @dataclass
 class Sums:
-    """Weighted sums over clients, and rows of each, in the order in which clients are added; ``clients`` in all."""
+    """Sums of contributions, and rows of each client, in the order in which they are added; ``clients`` in all."""
 
     clients: int
     up: Vectors | None = None
@@ -203,19 +213,18 @@ class Sums:
     added: bool = False  # whether ``up`` and ``moved`` are sums, in memory of their own
     place: torch.device | None = None  # where rows are kept, if not where they were made
 
-    def add(
-        self, up: Vectors, loss: Tensor, drift: Tensor, moved: Tensor | None = None, rows: Vectors | None = None
-    ) -> None:
-        """Add one client's values, or the sums of several clients; ``moved`` is w_i - w, ``rows`` are ``[C, P]``.
+    def add(self, part: Contribution) -> None:
+        """Add what one client, or several, contribute.
 
         Later values are added into the memory of the second: the first ones are still their owner's.
         """
         into, self.added = self.added, self.up is not None
-        self.up = up if self.up is None else Vectors(**{n: plus(getattr(self.up, n), v, into) for n, v in up.items()})
-        self.loss, self.drift = self.loss + loss, self.drift + drift
+        mine, up, moved = self.up, part.up, part.moved
+        self.up = up if mine is None else Vectors(**{n: plus(getattr(mine, n), v, into) for n, v in up.items()})
+        self.loss, self.drift = self.loss + part.loss, self.drift + part.drift
         self.moved = moved if self.moved is None or moved is None else plus(self.moved, moved, into)
-        if rows is not None and rows.names():
-            self._keep(rows)
+        if part.rows.names():
+            self._keep(part.rows)
 
     def _keep(self, rows: Vectors) -> None:
         if self.rows is None:

@@ -40,9 +40,9 @@ def refuse_late_draws(task: Task, before: Tensor, train: Callable[[Oracle], obje
         counts.append(draws.count)
         return out
 
-    def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
+    def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], features: bool) -> tuple[Tensor, Tensor]:
         with drawing(task.model.module, Noise((0, 0))) as draws:
-            out = oracle.own(w, batch, loss, given, pair)
+            out = oracle.own(w, batch, loss, given, features)
         counts.append(draws.count)
         return out
 

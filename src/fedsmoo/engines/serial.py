@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 from operator import mul
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from fedsmoo.core.random.noise import Noise
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.memory import keep_pages, place_of_rows
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
+from fedsmoo.engines.contract import Contribution, Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.late_draws import generator_state, refuse_late_draws
 from fedsmoo.engines.oracles.library import LIBRARY, Way
 from fedsmoo.engines.oracles.on_batch import OnBatch, carried
@@ -25,11 +26,16 @@ from fedsmoo.engines.personal import PersonalInputs, one_by_one
 from fedsmoo.engines.task import Batch, Samples, Task
 from fedsmoo.metrics.tally import Scores
 
-# A client's last model, its new own vectors, what it sends, and its mean minibatch loss.
-Trained = tuple[Tensor, Vectors, Vectors, Tensor]
-# What a round adds up of a client: what it sends, weighed, its loss, ||w_i - w||^2, w_i - w, and rows of its own.
-Reply = tuple[Vectors, Tensor, Tensor, Tensor, Vectors]
 GRAIN = 32768  # numbers: PyTorch adds up fewer in one thread
+
+
+class Trained(NamedTuple):
+    """A client's last model, its new own vectors, what it sends, and its mean minibatch loss."""
+
+    w: Tensor
+    me: Vectors
+    up: Vectors
+    loss: Tensor
 
 
 class Serial(Engine):
@@ -55,8 +61,9 @@ class Serial(Engine):
         keep_pages(self.setup.task.device)
         with LIBRARY.taken(self.way):
             for c in range(len(inputs.clients)):
-                own = self.own(inputs, c)
-                self.add(inputs, c, train_client_of(self.setup, inputs, c, own, self.oracle), sums)
+                trained = train_client_of(self.setup, inputs, c, self.own(inputs, c), self.oracle)
+                self.keep(inputs, c, trained.me)
+                sums.add(contribution(inputs, c, trained))
         return sums.outcome()
 
     def sums(self, inputs: RoundInputs) -> Sums:
@@ -68,23 +75,17 @@ class Serial(Engine):
         first = inputs.algorithm.first_contact(inputs.down)
         return self.table.read([inputs.clients[c]], first).map(lambda v: v[0])
 
-    def add(self, inputs: RoundInputs, c: int, trained: Trained, sums: Sums) -> None:
-        """Keep what a client keeps, and add what it sends."""
-        self.keep(inputs, c, trained[1])
-        sums.add(*reply(inputs, c, trained))
-
     def keep(self, inputs: RoundInputs, c: int, me: Vectors) -> None:
         """Keep a client's own vectors."""
         self.table.write([inputs.clients[c]], me.map(lambda v: v[None]))
 
 
-def reply(inputs: RoundInputs, c: int, trained: Trained, threads: int = 0) -> Reply:
-    """Return what :meth:`Sums.add` adds of a client; sums have the bits of so many threads (0: of those there are)."""
-    w, _, up, loss = trained
-    algorithm, moved = inputs.algorithm, w - inputs.down.w
-    mine, rows = up.pick(algorithm.summed), up.pick(algorithm.rows).map(lambda v: v[None])
+def contribution(inputs: RoundInputs, c: int, trained: Trained, threads: int = 0) -> Contribution:
+    """Return what a client adds to a round; sums have the bits of so many threads (0: of those there are)."""
+    algorithm, moved = inputs.algorithm, trained.w - inputs.down.w
+    mine, rows = trained.up.pick(algorithm.summed), trained.up.pick(algorithm.rows).map(lambda v: v[None])
     drift = moved.square().sum() if threads == 0 else sum_of_threads(moved.square(), threads)
-    return mine.map(partial(mul, inputs.weights[c])), loss, drift, moved, rows
+    return Contribution(mine.map(partial(mul, inputs.weights[c])), trained.loss, drift, moved, rows)
 
 
 def sum_of_threads(v: Tensor, threads: int) -> Tensor:
@@ -135,7 +136,7 @@ def local_round(setup: Setup, oracle: Oracle, down: Vectors, own: Vectors, plan:
         w, me = local_step(algorithm, setup.rule, w, grad, down, me)
         total = total + grad.losses[0]
     me, up = local_end(algorithm, w, down, me, rnd)
-    return w, me, up, total / max(len(plan.index), 1)
+    return Trained(w, me, up, total / max(len(plan.index), 1))
 
 
 def client_batch(task: Task, plan: Plan, k: int) -> Batch:

@@ -14,10 +14,10 @@ from torch import Tensor
 from fedsmoo.core import Round, Vectors
 from fedsmoo.data.batches.plan import merge
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Meanwhile, RoundInputs, Setup
+from fedsmoo.engines.contract import Contribution, Meanwhile, RoundInputs, Setup
 from fedsmoo.engines.devices import upload
 from fedsmoo.engines.steps.moving import moving_numbers
-from fedsmoo.engines.steps.stack import stack_algorithms, stack_rules
+from fedsmoo.engines.steps.stack import per_client, stack
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan, Stepper
 
 
@@ -40,17 +40,10 @@ class RunSlice:
 
 
 class SliceResult(NamedTuple):
-    """What a slice's clients keep, the weighted sum of what they sent, sums of losses, drifts and w_i - w, and rows.
-
-    ``rows`` may be views of buffers, good until the next call.
-    """
+    """What a slice's clients keep, and what they add to the round."""
 
     me: Vectors
-    up: Vectors
-    loss: Tensor
-    drift: Tensor
-    moved: Tensor
-    rows: Vectors
+    sent: Contribution
 
 
 def train(
@@ -71,10 +64,11 @@ def train(
     for run, n in zip(runs, counts, strict=True):
         rows = slice(start, start + n)
         weights = upload(torch.tensor(run.inputs.weights[run.part], dtype=w.dtype), w.device)
-        mine, a = me.map(itemgetter(rows)), run.setup.algorithm
+        a = run.setup.algorithm
         sent = up.pick(a.summed).map(itemgetter(rows)).map(partial(torch.matmul, weights))
         moved, each = w[rows].sum(0) - n * run.inputs.down.w, up.pick(a.rows).map(itemgetter(rows))
-        out.append(SliceResult(mine, sent, loss[rows].sum(), drift[rows].sum(), moved, each))
+        part = Contribution(sent, loss[rows].sum(), drift[rows].sum(), moved, each)
+        out.append(SliceResult(me.map(itemgetter(rows)), part))
         start += n
     return out
 
@@ -89,8 +83,8 @@ def assignment(runs: Sequence[RunSlice], counts: Sequence[int], steps: Tensor) -
         return Assignment(inputs.algorithm, setup.rule, inputs.down, rnd, (id(setup),), varies, moving)
     like = runs[0].inputs.down.w
     rows = [r.inputs.down.map(methodcaller("expand", n, -1)) for r, n in zip(runs, counts, strict=True)]
-    algorithm = stack_algorithms([r.inputs.algorithm for r in runs], counts, like)
-    rule = stack_rules([r.setup.rule for r in runs], counts, like)
+    algorithm = stack([r.inputs.algorithm for r in runs], counts, like)
+    rule = stack([r.setup.rule for r in runs], counts, like)
     return Assignment(algorithm, rule, concatenate(rows), rnd, tuple(id(r.setup) for r in runs), moving=moving)
 
 
@@ -105,12 +99,6 @@ def round_of(runs: Sequence[RunSlice], counts: Sequence[int], steps: Tensor) -> 
     numbers = [r.inputs.number for r in runs]  # resumed runs may be at different rounds
     number = numbers[0] if len(set(numbers)) == 1 else per_client(numbers, counts, like)
     return Round(number, lr, steps, share, **facts)
-
-
-def per_client(values: Sequence[float], counts: Sequence[int], like: Tensor) -> Tensor:
-    """Return a number per run as a number per client, ``[C, 1]``."""
-    repeated = [v for v, n in zip(values, counts, strict=True) for _ in range(n)]
-    return torch.tensor(repeated, dtype=like.dtype, device=like.device)[:, None]
 
 
 def concatenate(parts: Sequence[Vectors]) -> Vectors:

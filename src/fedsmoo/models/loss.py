@@ -52,10 +52,7 @@ class CrossEntropy(nn.Module):
     """
 
     def __init__(
-        self,
-        ignore_index: int = NO_LABEL,
-        label_smoothing: float = 0.0,
-        weights: Sequence[float] | str | None = None,
+        self, ignore_index: int = NO_LABEL, label_smoothing: float = 0.0, weights: Sequence[float] | str | None = None
     ) -> None:
         super().__init__()
         what = "of the loss cross_entropy"

@@ -17,7 +17,8 @@ from fedsmoo.pages.metrics import curves
 from fedsmoo.pages.standing import may_be_of_it, standing
 from fedsmoo.paper.cells import sessions
 from fedsmoo.runs.config import FIELDS
-from fedsmoo.runs.origin.contents import SAMPLES, data_label, seedless_fingerprint
+from fedsmoo.runs.origin.contents import SAMPLES
+from fedsmoo.runs.origin.samples import data_label, seedless_fingerprint
 from fedsmoo.runs.storage.names import METRICS
 from fedsmoo.runs.storage.reader import StoredRun, read_run
 from fedsmoo.runs.storage.walk import entries_of, stamp

@@ -12,7 +12,8 @@ from fedsmoo.metrics.quantity import ACCURACY
 from fedsmoo.runs.settings.fields import BROUGHT, OWN, options_of, refuse_beyond, setting
 from fedsmoo.runs.settings.training import Training
 
-DIVISION = ("clients", "partition", "u", "c", "replacement", "refill")  # what a split file fixes
+RULE_OPTIONS = ("u", "c", "replacement", "refill")  # of the partitions whose options are settings
+DIVISION = ("clients", "partition", *RULE_OPTIONS)  # what a split file fixes
 
 
 @dataclass(frozen=True)

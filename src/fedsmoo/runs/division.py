@@ -25,7 +25,7 @@ from fedsmoo.data.names import is_drawn
 from fedsmoo.data.own import is_own
 from fedsmoo.data.targets import CLASSES, classes_to_divide_by, names_to_divide_by
 from fedsmoo.engines.client_state.memory import refuse_too_many_clients
-from fedsmoo.runs.config import DIVISION, FIELDS, Config, default_partition
+from fedsmoo.runs.config import DIVISION, FIELDS, RULE_OPTIONS, Config, default_partition
 from fedsmoo.runs.origin.user_files import load_data, refuse_missing
 from fedsmoo.runs.settings.fields import refuse_beyond
 from fedsmoo.runs.storage.files import DiskError, make_folder, reason, write_durably
@@ -177,7 +177,7 @@ def refuse_unused_options(config: Config, given: Iterable[str]) -> None:
     kind = division_settings(config)["partition"]
     rule = partitions.PARTITIONS.get(kind)  # none: the data's own clients, or a rule of the user's
     has = set() if rule is None else {f.name for f in dataclasses.fields(rule)}
-    for name in ("u", "c", "replacement", "refill"):
+    for name in RULE_OPTIONS:
         if name in given and name not in has:
             owner = {"u": "dirichlet", "c": "pathological"}.get(name, "dirichlet or pathological")
             raise FedsmooError(
@@ -198,7 +198,7 @@ def refuse_idle_everywhere(configs: Sequence[Config], where: str) -> None:
         for name in partitions.to_rule(make_partition(config))
     }
     for config in configs:
-        for name in ("u", "c", "replacement", "refill"):
+        for name in RULE_OPTIONS:
             if name not in rules and getattr(config, name) != FIELDS[name].default:
                 raise FedsmooError(f"{where}: {name} is {getattr(config, name)}, but no partition of the sweep has it")
 

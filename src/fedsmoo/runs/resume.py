@@ -15,13 +15,14 @@ from fedsmoo.data.files.plain import read_plain
 from fedsmoo.engines.distributed.launcher import is_writer
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import edited_files, hash_files_but_data, recorded_hashes, refuse_other_data
+from fedsmoo.runs.origin.contents import edited_files, hash_files_but_data, recorded_hashes
 from fedsmoo.runs.origin.identity import config_of, differences, identity, identity_facts
 from fedsmoo.runs.origin.imports import edited_imports
 from fedsmoo.runs.origin.method import own_method_of_config
 from fedsmoo.runs.origin.objects import refuse_objects
 from fedsmoo.runs.origin.pins import machine_differences, pin_engine, use_same_threads, with_pinned_engine
 from fedsmoo.runs.origin.provenance import checkpoint_facts
+from fedsmoo.runs.origin.samples import refuse_other_data
 from fedsmoo.runs.origin.trust import permit
 from fedsmoo.runs.record import Callback, Record, refuse_wrong_arguments
 from fedsmoo.runs.results.result import Result

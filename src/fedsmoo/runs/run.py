@@ -15,9 +15,10 @@ from typing import Any
 from fedsmoo.core.errors import FedsmooError, as_path
 from fedsmoo.engines.distributed.launcher import is_writer
 from fedsmoo.engines.distributed.ranks import Ended
-from fedsmoo.runs.build import assemble, make_config
+from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import write_counts
+from fedsmoo.runs.merge import make_config
 from fedsmoo.runs.origin.contents import input_hashes
 from fedsmoo.runs.origin.identity import identity_facts
 from fedsmoo.runs.origin.imports import imported_facts

@@ -14,7 +14,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import as_word, brief, first_line, unknown
 from fedsmoo.engines.distributed.launcher import world
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.record import HELD_OUT, Record
+from fedsmoo.runs.record import Record
 from fedsmoo.runs.storage.names import CONFIG, METRICS, MODEL, SUMMARY
 
 
@@ -29,24 +29,8 @@ class Tracker(Protocol):
 
 def logged_numbers(record: Record) -> dict[str, float]:
     """Return the plain numbers of a round's record, by name."""
-    names = (
-        "test_accuracy",
-        "test_loss",
-        "train_loss",
-        "drift",
-        "drift_after",
-        *HELD_OUT,
-        "lr",
-        "bytes_up",
-        "bytes_down",
-        "seconds_train",
-        "seconds_eval",
-    )
-    values = {n: getattr(record, n) for n in names}
-    found = {n: float(v) for n, v in values.items() if v is not None}
-    held = {f"validation_{n}": v for n, v in record.validation_metrics.items()}
-    more = {n: v for n, v in {**record.metrics, **held}.items() if v is not None and n not in found}
-    return {**found, **{n: v for n, v in more.items() if n != "accuracy"}, **record.probes}
+    said = {n: v for n, v in record.numbers().items() if n not in ("round", "accuracy")}  # test_accuracy says it, too
+    return {n: float(v) for n, v in {**said, **record.probes}.items() if v is not None}
 
 
 def summary_numbers(summary: dict[str, Any]) -> dict[str, float]:

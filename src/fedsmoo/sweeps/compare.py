@@ -7,7 +7,6 @@ import signal
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import FedsmooWarning, UnknownSetting, unknown_setting
 from fedsmoo.engines.devices import make_device
-from fedsmoo.runs.build import assemble, make_algorithm, make_config, settings_of
+from fedsmoo.runs.build import assemble, make_algorithm
 from fedsmoo.runs.config import FIELDS, Config
+from fedsmoo.runs.merge import Source, make_config, settings_of
 from fedsmoo.runs.origin.contents import hash_files_and_data, hash_user_files, refuse_edited
 from fedsmoo.runs.origin.identity import SAME_RUN, differences
 from fedsmoo.runs.origin.method import own_method_of_config, recorded_or_own_method
@@ -36,7 +36,6 @@ from fedsmoo.sweeps.sweep import work_through
 
 MEASURES = ("metrics", "target", "eval_every")  # what the rows of a table are compared by
 Seeds = str | Sequence[int] | None
-Source = Config | Mapping[str, Any] | str | PathLike[str] | None
 
 
 def compare_named(

@@ -13,8 +13,8 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import unknown
 from fedsmoo.metrics.quantity import ACCURACY, Quantity
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import data_label, say_data_differs
 from fedsmoo.runs.origin.objects import PREFIX
+from fedsmoo.runs.origin.samples import data_label, say_data_differs
 from fedsmoo.runs.record import TEN, frame_row, scores_of
 from fedsmoo.runs.results.html import aligned
 from fedsmoo.runs.results.html import table as html_table

@@ -40,12 +40,14 @@ from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.division.partition import to_rule
 from fedsmoo.data.own import is_own
 from fedsmoo.models import MODELS, refuse_options
-from fedsmoo.runs.build import algorithm_class, make_algorithm, schedules_as_text
+from fedsmoo.runs.build import algorithm_class, make_algorithm
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.division import cut_cohort, make_partition, refuse_idle_everywhere, resolve_division
-from fedsmoo.runs.origin.contents import hash_user_files, other_content_label
+from fedsmoo.runs.merge import schedules_as_text
+from fedsmoo.runs.origin.contents import hash_user_files
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.method import Method, own_method_of_config
+from fedsmoo.runs.origin.samples import other_content_label
 from fedsmoo.runs.settings.fields import BROUGHT, checked_setting
 from fedsmoo.runs.settings.toml import named_tables, naming_file
 from fedsmoo.runs.storage.names import fitting_name

@@ -15,7 +15,7 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.untrusted import text
 from fedsmoo.runs.config import FIELDS, Config, free_within
-from fedsmoo.runs.origin.contents import data_label
+from fedsmoo.runs.origin.samples import data_label
 from fedsmoo.runs.record import GLOBAL, PERSONAL
 from fedsmoo.runs.results.summary import read_ending
 from fedsmoo.runs.settings.fields import kind_of

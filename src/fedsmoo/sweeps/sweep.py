@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,8 @@ from fedsmoo.engines.devices import make_device
 from fedsmoo.engines.distributed.launcher import require_single_process
 from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import (
-    SAMPLES,
-    edited_files,
-    hash_files_and_data,
-    recorded_fingerprint,
-    without_unrecorded,
-)
+from fedsmoo.runs.origin.contents import SAMPLES, edited_files, hash_files_and_data, without_unrecorded
+from fedsmoo.runs.origin.samples import recorded_fingerprint
 from fedsmoo.runs.origin.trust import refuse_begun_elsewhere
 from fedsmoo.runs.record import Record, refuse_wrong_arguments
 from fedsmoo.runs.signals import stopped_by
@@ -171,6 +167,36 @@ def pack_size(pack: int | None, config: Config) -> int:
     return pack if pack is not None else PACK if make_device(config.device).type == "cuda" else 1
 
 
+@dataclass
+class ResultFiles:
+    """The result files of runs, which are written as these finish; none without a ``folder`` for them."""
+
+    folder: Path | None
+    supersede: str | None  # why those of other numbers are replaced
+    note: Callable[[str], Any]
+    unwritten: list[Path] = field(default_factory=list)
+
+    def write(self, run: Path) -> None:
+        """Write a run's result; if that cannot be, a note says why, and the run is kept."""
+        if self.folder is None:
+            return
+        try:
+            export([run], self.folder, self.supersede, self.note)
+        except FedsmooError as e:
+            self.note(f"not exported: {e}")
+            self.unwritten.append(run)
+
+    def missing(self, cells: Mapping[Path, Cell]) -> list[Path]:
+        """Return the runs that had finished, perhaps in a process that ended before it wrote their result.
+
+        Where another result may be superseded, that a file is there does not say that it is this run's.
+        """
+        if self.folder is None:
+            return []
+        done = [run for run in cells if state(run) == "finished"]
+        return [r for r in done if self.supersede is not None or not (self.folder / f"{cells[r].name}.json").exists()]
+
+
 def work_through(
     cells: Mapping[Path, Cell],
     worker: Worker,
@@ -187,7 +213,7 @@ def work_through(
     for root in {folder.parent for folder in cells}:
         refuse_run_folder(root)
     end = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
-    unwritten = list[Path]()
+    written = ResultFiles(None if results is None else Path(results), supersede, worker.note)
     for folder in cells:
         if labels is not None and state(folder) != "new":
             relabel(folder, labels.get(folder.name))
@@ -201,22 +227,18 @@ def work_through(
             )
         worker.begun(config, folder, rounds)
 
-    def write_result(folder: Path) -> None:
-        if results is not None and not try_export(folder, Path(results), supersede, worker.note):
-            unwritten.append(folder)
-
     def finished(config: Config, folder: Path, summary: dict[str, Any]) -> None:
         worker.finished(config, folder, summary)
-        write_result(folder)
+        written.write(folder)
 
-    for folder in finished_without_result(cells, results, supersede):
-        write_result(folder)
+    for folder in written.missing(cells):
+        written.write(folder)
     timed = dataclasses.replace(
         worker, begun=begun, finished=finished, stop=lambda: worker.stop() or time.monotonic() > end
     )
     configs, held = {p: c.config for p, c in cells.items()}, {p: c.held or {} for p, c in cells.items()}
     outcome = work_at(configs, timed, held)
-    outcome.unwritten = unwritten
+    outcome.unwritten = written.unwritten
     return outcome
 
 
@@ -229,26 +251,3 @@ def relabel(folder: Path, label: str | None) -> None:
             write_label(folder, label)
     finally:
         lease.release()
-
-
-def try_export(folder: Path, results: Path, supersede: str | None, note: Callable[[str], Any]) -> bool:
-    """Write a run's result; if that cannot be, a note says why, and the run is kept."""
-    try:
-        export([folder], results, supersede, note)
-    except FedsmooError as e:
-        note(f"not exported: {e}")
-        return False
-    return True
-
-
-def finished_without_result(
-    cells: Mapping[Path, Cell], results: Path | str | None, supersede: str | None
-) -> list[Path]:
-    """Return the runs that had finished, perhaps in a process that ended before it wrote their result.
-
-    Where another result may be superseded, that a file is there does not say that it is this run's.
-    """
-    if results is None:
-        return []
-    done = [folder for folder in cells if state(folder) == "finished"]
-    return [f for f in done if supersede is not None or not (Path(results) / f"{cells[f].name}.json").exists()]

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from fedsmoo.data.check import from_arrays
 from fedsmoo.engines.looking import portions
 from fedsmoo.engines.looking.portions import evaluated_at_once
+from fedsmoo.engines.oracles.channels_last import ChannelsLastOracle, takes_channels_last
 from fedsmoo.engines.task import Task
-from fedsmoo.engines.threads import LastOracle, takes_channels_last
 from fedsmoo.models import wrap
 
 SAMPLE = 5 * 8 * 8 * 8  # bytes of the largest tensor of a sample: five maps of 8x8 in float64
@@ -135,7 +135,7 @@ def test_an_oracle_with_channels_last_hands_them_to_the_model_so():
     task = make_task(nn.Sequential(Seen(), *cnn()))
     assert takes_channels_last(task)
     seen.clear()
-    LastOracle(task).evaluate(weights(task))
+    ChannelsLastOracle(task).evaluate(weights(task))
     assert seen[-1] is True
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedsmoo.core.algorithm import Algorithm
 from fedsmoo.core.blame import Place, in_brief, place_of, stack_of
 from fedsmoo.core.contract.declared import declarations, definition, inner_methods
-from fedsmoo.core.contract.form import CLIENTS, LIKE, SCALE, Scale, dtype_name, to_scale, wrong_form
+from fedsmoo.core.contract.form import CLIENTS, LIKE, SCALE, Scale, at_scale, dtype_name, to_scale, wrong_form
 from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, Inputs, call_function, make_inputs
 from fedsmoo.core.contract.kept import changed_places, writable_state
 from fedsmoo.core.contract.watch import (
@@ -34,7 +34,6 @@ from fedsmoo.core.vectors import Vectors
 
 AT_THE_SERVER = ("init", "sent", "first_contact", "aggregate")  # see one server's vectors, [P]
 AT_A_CLIENT = ("start", "slope", "direction", "pull", "update", "finish")
-BY_CHOICE = {"combine": "rows", "personal": "has_personal"}  # checked where the method has what they are for
 
 
 def is_ours(algorithm: Algorithm) -> bool:
@@ -70,16 +69,15 @@ def refuse_unsound(algorithm: Algorithm, run: Scale | None = None) -> None:
 
 def findings(algorithm: Algorithm, scale: Scale | None = None) -> list[str]:
     """Return all that breaks the contract, a line each; nothing if the method is sound."""
-    algorithm, token = algorithm.at(0), SCALE.set(scale or Scale())
-    try:
+    algorithm = algorithm.at(0)
+    with at_scale(scale or Scale()):
         found = declarations(algorithm)
         if not found:
-            combine, personal = ((name,) * bool(getattr(algorithm, has)) for name, has in BY_CHOICE.items())
-            found = [note for name in (*AT_THE_SERVER, *combine) for note in FunctionCheck(algorithm, name).at_server()]
-            found += [note for name in (*AT_A_CLIENT, *personal) for note in FunctionCheck(algorithm, name).at_client()]
+            at_server = (*AT_THE_SERVER, "combine") if algorithm.rows else AT_THE_SERVER
+            at_client = (*AT_A_CLIENT, "personal") if algorithm.has_personal else AT_A_CLIENT
+            found = [note for name in at_server for note in FunctionCheck(algorithm, name).at_server()]
+            found += [note for name in at_client for note in FunctionCheck(algorithm, name).at_client()]
         return list(dict.fromkeys(f"{place}: {text}" for place, text in found))
-    finally:
-        SCALE.reset(token)
 
 
 @dataclass(frozen=True)
@@ -116,12 +114,16 @@ class FunctionCheck:
 
     def alone(self) -> tuple[list[Note], Observation]:
         """Check two calls for one client, and return what was seen of the first, too."""
-        x, before, fields = make_inputs(self.algorithm, FIRST), generator_states(), dict(vars(self.algorithm))
+        found, first = self.first_call()
+        return found or self.form(first, None) or self.second_call(first), first
+
+    def first_call(self) -> tuple[list[Note], Observation]:
+        """Check that a call does nothing but return: it draws from no global generator and writes to nothing."""
+        x, generators, fields = make_inputs(self.algorithm, FIRST), generator_states(), dict(vars(self.algorithm))
         copies = {n: v.clone() for n, v in x.named.items()}
-        first = self.observe(x)
-        found, after = self.violations(first), generator_states()
+        seen = self.observe(x)
+        drawn_from = [w for w, state in generator_states().items() if state != generators[w]]
         now = vars(self.algorithm)
-        drawn_from = [w for w in before if before[w] != after[w]]
         texts = [
             f"draws from {w} global generator, so that no two runs agree: draw by rnd.normal or rnd.uniform, which "
             "follow the seed, or not at all"
@@ -132,16 +134,21 @@ class FunctionCheck:
         ]
         if now.keys() != fields.keys() or any(now[k] is not v for k, v in fields.items()):
             texts.append("keeps something on the method itself: what lasts goes into own or server")
-        if texts and not found:
-            source = drawing_line(lambda: call_function(self.algorithm, self.name, x)) if drawn_from else None
-            found = [Note(source or self.returned_at(first), text) for text in texts]
-        found = found or self.form(first, None)
+        if (found := self.violations(seen)) or not texts:
+            return found, seen
+        source = drawing_line(lambda: call_function(self.algorithm, self.name, x)) if drawn_from else None
+        return [Note(source or self.returned_at(seen), text) for text in texts], seen
+
+    def second_call(self, first: Observation) -> list[Note]:
+        """Check that the same call gives the same answer again, and leaves nothing behind for others."""
         state = writable_state(self.algorithm)
-        found = found or self.repeatable(first, self.observe(make_inputs(self.algorithm, FIRST)))
-        for where in [] if found else changed_places(state, writable_state(self.algorithm)):
-            text = f"keeps something in {where} from one call for the next: what lasts goes into own, local or server"
-            found.append(Note(self.returned_at(first), f"{text}; to record values, use a callback"))
-        return found, first
+        if found := self.repeatable(first, self.observe(make_inputs(self.algorithm, FIRST))):
+            return found
+        kept = "from one call for the next: what lasts goes into own, local or server; to record values, use a callback"
+        return [
+            Note(self.returned_at(first), f"keeps something in {where} {kept}")
+            for where in changed_places(state, writable_state(self.algorithm))
+        ]
 
     def form(self, seen: Observation, clients: int | None) -> list[Note]:
         """Check names, shapes and types of what was returned."""
@@ -175,7 +182,8 @@ class FunctionCheck:
 
     def dtype_and_device(self, client: int | None) -> list[Note]:
         """Check that results have the dtype and device of the inputs, with float32 and with another device."""
-        seen = self.observe(make_inputs(self.algorithm, client, torch.float32))
+        with at_scale(SCALE.get()._replace(dtype=torch.float32)):
+            seen = self.observe(make_inputs(self.algorithm, client))
         found = self.violations(seen)
         for v in [] if found else values(seen.result):
             if not isinstance(v, Tensor):
@@ -226,7 +234,7 @@ def values(result: Any) -> list[Any]:
 
 def tensors(result: Any) -> list[Tensor]:
     """Return what :func:`values` does, with numbers as tensors."""
-    return [v if isinstance(v, Tensor) else to_scale(torch.tensor([v]), None) for v in values(result)]
+    return [v if isinstance(v, Tensor) else to_scale(torch.tensor([v])) for v in values(result)]
 
 
 def differ(a: Tensor, b: Tensor, tolerance: float = 0.0) -> bool:

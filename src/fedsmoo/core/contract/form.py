@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -32,10 +33,20 @@ class Scale(NamedTuple):
 SCALE: ContextVar[Scale] = ContextVar("SCALE", default=Scale())  # noqa: B039 (never changed)
 
 
-def to_scale(v: Tensor, to: torch.dtype | None) -> Tensor:
+@contextmanager
+def at_scale(scale: Scale) -> Iterator[None]:
+    """Make inputs, and judge results, at this scale inside this context."""
+    token = SCALE.set(scale)
+    try:
+        yield
+    finally:
+        SCALE.reset(token)
+
+
+def to_scale(v: Tensor) -> Tensor:
     """Return a tensor in the type, and on the device, of the scale in force."""
     scale = SCALE.get()
-    return v.to(scale.device, to or scale.dtype)
+    return v.to(scale.device, scale.dtype)
 
 
 LIKE = "make tensors from an input, as torch.zeros_like(w) does"

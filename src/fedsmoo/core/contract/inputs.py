@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core.algorithm import Algorithm
-from fedsmoo.core.contract.form import CLIENTS, SCALE, Scale, to_scale
+from fedsmoo.core.contract.form import CLIENTS, SCALE, Scale, at_scale, to_scale
 from fedsmoo.core.contract.tiny import TinyModel, generator_of
 from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.random.noise import key_of
@@ -65,17 +66,17 @@ class Inputs:
         return {"w": self.w, "d": self.d} | facts | {f"{p}.{n}": v for p, vs in parts.items() for n, v in vs.items()}
 
 
-def make_inputs(algorithm: Algorithm, client: int | None, to: torch.dtype | None = None, wide: bool = False) -> Inputs:
+def make_inputs(algorithm: Algorithm, client: int | None, wide: bool = False) -> Inputs:
     """Return the inputs of one client, or of all; ``wide``: each with its own copy of what was sent, as in a pack."""
 
     def rows(names: Iterable[str], place: int) -> Vectors:
-        found = random_vectors(algorithm, names, place, CLIENTS, to)
+        found = random_vectors(algorithm, names, place, CLIENTS)
         return guarded(found if client is EVERYBODY else found.map(itemgetter(client)))
 
     def once(names: Iterable[str], place: int) -> Vectors:
-        return guarded(random_vectors(algorithm, names, place, to=to))
+        return guarded(random_vectors(algorithm, names, place))
 
-    marks = make_masks(algorithm, to)
+    marks = make_masks(algorithm)
     down = guarded(once(algorithm.down, 1).replace(**marks))
     if wide and client is EVERYBODY:
         down = guarded(down.map(lambda v: v.expand(CLIENTS, -1).clone()))
@@ -83,53 +84,45 @@ def make_inputs(algorithm: Algorithm, client: int | None, to: torch.dtype | None
     # Whatever a method keeps on its server may be a square; the model may be anything.
     srv = guarded(Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **marks))
     mine, w, d = rows((*algorithm.own, *algorithm.local), 4), rows(("w",), 5).w, rows(("w",), 6).w
-    rnd = make_round(algorithm, client, to)
-    grad, weights = make_gradient(algorithm, rnd, 1, client, to), to_scale(torch.tensor(WEIGHTS), to)[:, None]
-    replies = guarded(random_vectors(algorithm, algorithm.rows, 7, CLIENTS, to))
+    rnd = make_round(algorithm, client)
+    grad, weights = make_gradient(algorithm, rnd, 1, client), to_scale(torch.tensor(WEIGHTS))[:, None]
+    replies = guarded(random_vectors(algorithm, algorithm.rows, 7, CLIENTS))
     return Inputs(srv, once(algorithm.up, 3), down, mine, w, d, rnd, grad, replies, weights)
 
 
-def make_round(algorithm: Algorithm, client: int | None, to: torch.dtype | None = None) -> Round:
+def make_round(algorithm: Algorithm, client: int | None) -> Round:
     """Return what one client, or each of all, is told of a round."""
-    facts: dict[str, Any] = {
-        n: to_scale(torch.tensor(v if client is EVERYBODY else v[client]), to) for n, v in WHO.items()
-    }
+    facts: dict[str, Any] = {n: to_scale(torch.tensor(v if client is EVERYBODY else v[client])) for n, v in WHO.items()}
     facts |= {} if "loss" in algorithm.asks else {"loss": Missing(NOT_ASKED)}
-    steps = to_scale(torch.tensor(STEPS), to)[:, None] if client is EVERYBODY else STEPS[client]
+    steps = to_scale(torch.tensor(STEPS))[:, None] if client is EVERYBODY else STEPS[client]
     keys = torch.tensor(KEYS).to(SCALE.get().device)
     return Round(1, LR, steps, 0.5, **facts, key=keys if client is EVERYBODY else keys[client])
 
 
-def make_gradient(
-    algorithm: Algorithm, rnd: Round, step: int, client: int | None, to: torch.dtype | None = None
-) -> StepGradient:
+def make_gradient(algorithm: Algorithm, rnd: Round, step: int, client: int | None) -> StepGradient:
     """Return the ``grad`` of a local step of one client, or of all of them at once."""
-    model, clients = TinyModel(client, to, algorithm.features), CLIENTS if client is EVERYBODY else None
-    return StepGradient(quadratic(client, to), rnd.at_step(torch.full_like(rnd.client, step)), model, clients)
+    model, clients = TinyModel(client, algorithm.features), CLIENTS if client is EVERYBODY else None
+    return StepGradient(quadratic(client), rnd.at_step(torch.full_like(rnd.client, step)), model, clients)
 
 
-def make_masks(algorithm: Algorithm, to: torch.dtype | None = None) -> dict[str, Tensor]:
+def make_masks(algorithm: Algorithm) -> dict[str, Tensor]:
     """Return the method's masks: every other number, every third, and so on."""
     every = torch.arange(SCALE.get().size)
-    return {n: to_scale((every % (k + 2) == 0).double(), to) for k, n in enumerate(algorithm.masks)}
+    return {n: to_scale((every % (k + 2) == 0).double()) for k, n in enumerate(algorithm.masks)}
 
 
 def guarded(v: Vectors) -> Vectors:
     return Guarded(**dict(v.items()))
 
 
-def random_vectors(
-    algorithm: Algorithm, names: Iterable[str], place: int, clients: int | None = None, to: torch.dtype | None = None
-) -> Vectors:
+def random_vectors(algorithm: Algorithm, names: Iterable[str], place: int, clients: int | None = None) -> Vectors:
     """Return named vectors, or numbers where the method declares such, of the scale in force."""
     lead, generator = () if clients is None else (clients,), generator_of(place)
     sizes = {n: (*lead, algorithm.length(n, SCALE.get().size)) for n in names}
-    return Vectors(
-        **{n: to_scale(torch.randn(s, generator=generator, dtype=torch.float64), to) for n, s in sizes.items()}
-    )
+    return Vectors(**{n: to_scale(torch.randn(s, generator=generator, dtype=torch.float64)) for n, s in sizes.items()})
 
 
-def quadratic(client: int | None, to: torch.dtype | None = None) -> Callable[..., tuple[Tensor, Tensor]]:
+def quadratic(client: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return the gradient and the loss of a quadratic of one client, or of all of them at once.
 
     It has no running statistics, and leaves those of a model as they are.
@@ -137,14 +130,14 @@ def quadratic(client: int | None, to: torch.dtype | None = None) -> Callable[...
     size = SCALE.get().size
     a = 1.0 + torch.arange(CLIENTS * size, dtype=torch.float64).reshape(CLIENTS, size).remainder(21) / 10
     b = torch.randn((CLIENTS, size), generator=generator_of(9), dtype=torch.float64)
-    a, b = (to_scale(v if client is EVERYBODY else v[client], to) for v in (a, b))
+    a, b = (to_scale(v if client is EVERYBODY else v[client]) for v in (a, b))
     return lambda v, running=None: (a * (v - b), 0.5 * (a * (v - b) ** 2).sum(-1))
 
 
 def call_function(algorithm: Algorithm, name: str, x: Inputs) -> Any:
     """Call a function of a method with what an engine would give it."""
     if name == "combine":
-        everybody = replace(make_round(algorithm, EVERYBODY, x.w.dtype), n=CLIENTS)
+        everybody = replace(make_round(algorithm, EVERYBODY), n=CLIENTS)
         return algorithm.combine(x.srv, x.rows, x.weights, everybody)
     arguments = {
         "init": (x.w,),
@@ -181,13 +174,8 @@ def couples(algorithm: Algorithm, run: Scale) -> bool:
 def try_local_step(algorithm: Algorithm, run: Scale) -> StepGradient | None:
     """Take one local step, on small vectors or else on the run's, and return its ``grad``; ``None`` if both fail."""
     for scale in (Scale(), run):
-        token = SCALE.set(scale)
-        try:
+        with at_scale(scale), suppress(Exception):  # what is wrong with it, the contract's checks say
             x = make_inputs(algorithm.at(0), FIRST)
             call_function(algorithm.at(0), "direction", x)
             return x.grad
-        except Exception:  # what is wrong with it, the contract's checks say
-            continue
-        finally:
-            SCALE.reset(token)
     return None

@@ -31,14 +31,14 @@ def generator_of(place: int) -> torch.Generator:
 class TinyModel:
     """Outputs and features that are linear in the first weights, of one client or of all of them at once.
 
-    ``pair`` says whether losses see features, too.
+    ``sees_features`` says whether losses see features, too.
     """
 
-    def __init__(self, client: int | None, to: torch.dtype | None, pair: bool) -> None:
-        self.several, self.pair, self.used = client is None, pair, min(SCALE.get().size, 7)
+    def __init__(self, client: int | None, sees_features: bool) -> None:
+        self.several, self.sees_features, self.used = client is None, sees_features, min(SCALE.get().size, 7)
         generator = generator_of(10)
         shape = (CLIENTS, SAMPLES, CLASSES + FEATURES, self.used)
-        x = to_scale(torch.randn(shape, generator=generator, dtype=torch.float64), to)
+        x = to_scale(torch.randn(shape, generator=generator, dtype=torch.float64))
         y = (torch.arange(CLIENTS * SAMPLES).view(CLIENTS, SAMPLES) ** 2 % CLASSES).to(x.device)
         self.x, self.y = (x, y) if client is None else (x[client], y[client])
         self.weight = torch.full_like(self.y, 1 / SAMPLES, dtype=x.dtype)
@@ -63,7 +63,7 @@ class TinyModel:
     def own(self, v: Tensor, loss: Loss, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
         def value(v: Tensor, x: Tensor, y: Tensor, weight: Tensor, *given: Any) -> Tensor:
             both = self.forward(v, x)
-            return (weight * sample_losses(loss, both if self.pair else both[0], y, given)).sum()
+            return (weight * sample_losses(loss, both if self.sees_features else both[0], y, given)).sum()
 
         self.asked.append((v, loss, given))
         slope = grad_and_value(value)
@@ -76,6 +76,6 @@ class TinyModel:
         def losses(n: int) -> Tensor:
             both = self.forward(v.detach(), self.x[:n])
             mine = [g[:n] if isinstance(g, Tensor) and g.dim() and len(g) == SAMPLES else g for g in given]
-            return sample_losses(loss, both if self.pair else both[0], self.y[:n], mine)
+            return sample_losses(loss, both if self.sees_features else both[0], self.y[:n], mine)
 
         return not torch.allclose(losses(SAMPLES)[:FEW], losses(FEW), rtol=1e-3, equal_nan=True)

@@ -23,7 +23,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.random.streams import stream
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.division.draws import client_sizes, lists_by_owner
-from fedsmoo.data.division.rule import Partition, number_as_text, positive_option
+from fedsmoo.data.division.rule import Partition, positive_option
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,6 @@ class Noise(InputSkew):
     label: ClassVar[str] = "noise"
     level: float = positive_option(0.1, "standard deviation at the last client; of images, 1 is the full brightness")
 
-    @property
-    def name(self) -> str:
-        return f"{self.label}-{number_as_text(self.level)}"
-
     def refuse_unfit(self, data: Dataset) -> None:
         if not data.is_image and not data.x_train.is_floating_point():
             raise FedsmooError(f"partition noise: the samples of {data.name!r} are text, which takes no noise")
@@ -92,10 +88,6 @@ class Rotation(InputSkew):
 
     label: ClassVar[str] = "rotation"
     groups: int = positive_option(4, "how many angles there are: 4 are 0, 90, 180 and 270 degrees")
-
-    @property
-    def name(self) -> str:
-        return f"{self.label}-{self.groups}"
 
     def refuse_unfit(self, data: Dataset) -> None:
         what = f"partition {self.name}: the samples of {data.name!r}"

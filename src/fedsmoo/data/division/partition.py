@@ -88,10 +88,6 @@ class Pathological(Partition):
     replacement: bool = field(default=True, metadata={"help": _REPLACEMENT})
     refill: bool = field(default=False, metadata={"help": _REFILL})
 
-    @property
-    def name(self) -> str:
-        return f"{self.label}-{self.c}"
-
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
         sizes = client_sizes(len(labels), clients, self.replacement)
         present = np.unique(checked_labels(labels, classes))  # no client can draw from a class without samples

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,8 +41,11 @@ class Partition(PrintsAsTyped, ABC):
 
     @property
     def name(self) -> str:
-        """The short name, as ``parse`` reads it: ``dirichlet-0.1``."""
-        return self.label
+        """The short name, as ``parse`` reads it: with the number that is the first option, as in ``classwise-0.5``."""
+        first = next(iter(fields(self)), None)
+        if first is None or not first.metadata.get("positive"):
+            return self.label
+        return f"{self.label}-{number_as_text(getattr(self, first.name))}"
 
     @property
     def count(self) -> int | None:
@@ -87,5 +90,7 @@ def number_as_text(number: float) -> str:
     >>> number_as_text(0.5), number_as_text(1.0), number_as_text(0.123456789)
     ('0.5', '1', '0.123456789')
     """
+    if isinstance(number, Integral):
+        return str(number)
     short = f"{number:g}"
     return short if float(short) == number else repr(float(number))

@@ -16,7 +16,7 @@ import numpy as np
 from fedsmoo.core.errors import FedsmooError, brief
 from fedsmoo.core.random.streams import stream
 from fedsmoo.data.division.draws import checked_labels, class_after_class, client_sizes, lists_by_owner
-from fedsmoo.data.division.rule import Partition, is_number, number_as_text, positive_option
+from fedsmoo.data.division.rule import Partition, is_number, positive_option
 
 DRAWS = 5000  # of shares, until nobody has too few samples
 _ALPHA = "concentration: 0.1 is very uneven, 100 almost even"
@@ -37,10 +37,6 @@ class ClassWise(Partition):
     least: int = positive_option(10, _LEAST)
     balance: bool = field(default=True, metadata={"help": "who holds N/m samples gets none of further classes"})
 
-    @property
-    def name(self) -> str:
-        return f"{self.label}-{number_as_text(self.alpha)}"
-
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
         refuse_too_few(self.name, len(labels), clients, self.least)
         stock = np.bincount(checked_labels(labels, classes), minlength=classes)
@@ -59,10 +55,6 @@ class Quantity(Partition):
     alpha: float = positive_option(0.5, _ALPHA)
     least: int = positive_option(10, _LEAST)
 
-    @property
-    def name(self) -> str:
-        return f"{self.label}-{number_as_text(self.alpha)}"
-
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
         refuse_too_few(self.name, len(labels), clients, self.least)
         rng = stream(seed, "partition")
@@ -77,10 +69,6 @@ class Shards(Partition):
 
     label: ClassVar[str] = "shards"
     k: int = positive_option(2, "shards per client; their sizes differ by at most one sample")
-
-    @property
-    def name(self) -> str:
-        return f"{self.label}-{self.k}"
 
     def split(self, labels: np.ndarray, classes: int, clients: int, seed: int) -> list[np.ndarray]:
         refuse_too_few(self.name, len(labels), clients, self.k)

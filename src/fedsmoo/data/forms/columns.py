@@ -34,6 +34,11 @@ class Chosen:
         """The columns of samples where their order counts: features, and several inputs."""
         return self.x if self.features or len(self.x) > 1 else None
 
+    @property
+    def inputs(self) -> tuple[Any, ...] | None:
+        """The names of several inputs of a model; ``None``: it has one."""
+        return None if self.features else self.named
+
 
 def choose(kinds: Kinds, options: Options, what: str, remedy: Callable[[Any], str]) -> Chosen:
     """Return which columns are what; refuse where that is not clear.

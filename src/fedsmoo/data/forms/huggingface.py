@@ -11,7 +11,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.user_code import call
 from fedsmoo.data.forms.columns import ARRAY, CLASS, IMAGE, NUMBER, OTHER, TEXT, Kinds, choose
 from fedsmoo.data.forms.options import Options
-from fedsmoo.data.forms.parts import Part
+from fedsmoo.data.forms.parts import Known, Part
 from fedsmoo.data.forms.torch_sets import kind_of
 
 REMEDY = "tokenise it first, data.map(lambda row: tokenizer(row['{}']))"
@@ -47,22 +47,24 @@ def huggingface_part(value: Any, options: Options, what: str) -> Part:
         xs = [as_bytes(found[n]) if n in pixels else unpacked(found[n]) for n in chosen.x]
         return xs, [unpacked(found[n]) for n in chosen.y]
 
-    clients = None
-    if chosen.client is not None:
-        clients = lambda: np.asarray(value.with_format(None)[chosen.client][:])  # noqa: E731
+    def clients() -> np.ndarray:
+        return np.asarray(value.with_format(None)[chosen.client][:])
+
+    def key(known: Known) -> str:
+        return json.dumps([value._fingerprint, [str(n) for n in wanted], str(chosen.client)])
+
     label = value.features.get(chosen.y[0]) if len(chosen.y) == 1 and not transformed else None
     names = getattr(label, "names", None) or getattr(getattr(label, "feature", None), "names", None)
-    key = lambda known: json.dumps([value._fingerprint, [str(n) for n in wanted], str(chosen.client)])  # noqa: E731
     return Part(
         count,
         what,
         rows=rows,
         key=key,
-        inputs=None if chosen.features or len(chosen.x) == 1 else chosen.x,
+        inputs=chosen.inputs,
         features=chosen.features,
         columns=chosen.named,
         class_names=tuple(names) if names else None,
-        clients=clients,
+        clients=None if chosen.client is None else clients,
         fickle=transformed,
     )
 

@@ -13,20 +13,20 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedsmoo.core.errors import FedsmooError, brief, unknown
+from fedsmoo.core.errors import FedsmooError, brief
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.files.cache import fingerprint
 from fedsmoo.data.files.plain import parse_json, read_plain
 from fedsmoo.data.files.tree import LARGEST, Tree, folder_tree
 from fedsmoo.data.forms.build import join_in_memory, make_dataset
 from fedsmoo.data.forms.decoding.store import load_or_build_in_memory
-from fedsmoo.data.forms.options import Options
+from fedsmoo.data.forms.options import Options, ReaderOptions
 from fedsmoo.data.forms.parts import Federation, Part
 
 # The characters of LEAF's Shakespeare in the order in which it numbers them.
@@ -43,24 +43,12 @@ Users = dict[str, tuple[list[Any], list[Any]]]
 
 
 @dataclass(frozen=True)
-class LeafOptions:
+class LeafOptions(ReaderOptions):
     """How texts are read: a label at every position, and how many words and words per tweet there are."""
 
     positions: bool = False
     words: int = 10_000
     length: int = 25
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], what: str) -> LeafOptions:
-        known = {f.name: f for f in fields(cls)}
-        for name, value in given.items():
-            if name not in known:
-                raise unknown(f"option of {what}", name, known)
-            kind = bool if name == "positions" else int
-            if type(value) is not kind or (kind is int and value < 1):
-                must = "true or false" if kind is bool else "a whole number from 1"
-                raise FedsmooError(f"{what}: {name} is {brief(value)}, but must be {must}")
-        return cls(**given)
 
 
 def leaf(path: str, given: Mapping[str, Any]) -> Dataset:

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from fedsmoo.core.errors import FedsmooError, brief, unknown
 from fedsmoo.data.targets import TARGETS
+
+
+class ReaderOptions:
+    """The base of what can be said to one reader: dataclasses of whole numbers from 1, and of what is true or false."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], what: str) -> Self:
+        """Return checked options; refuse names that there are not, and values that cannot be."""
+        kinds: dict[str, type] = {f.name: type(f.default) for f in fields(cls)}  # type: ignore[arg-type]  # of a subclass
+        for name, value in given.items():
+            if name not in kinds:
+                raise unknown(f"option of {what}", name, kinds)
+            is_kind = type(value) is kinds[name]
+            if not is_kind or (kinds[name] is int and value < 1):
+                must = "true or false" if kinds[name] is bool else "a whole number from 1"
+                raise FedsmooError(f"{what}: {name} is {brief(value)}, but must be {must}")
+        return cls(**given)
 
 
 @dataclass(frozen=True)

@@ -125,22 +125,27 @@ def make_part(value: Any, options: Options, what: str) -> Part:
     if is_columns(value):
         return named_arrays({n: v for n, v in value.items() if is_column(v)}, options, what)
     if isinstance(value, tuple) and is_labelled(value):
-        x, y = value
-        table = is_table(x)
-        named = [n for n in ("x", "y", "client") if getattr(options, n) is not None and not (table and n == "x")]
-        if named:
-            raise FedsmooError(f"{what}: {named[0]} names a column, but two arrays have none: leave it out")
-        x = x if options.x is None else of_columns(x, options.x, what)
-        if not np.ndim(x) or not np.ndim(y):
-            raise FedsmooError(f"{what}: (x, y) is {brief(value)}, but both must have a row for each sample")
-        if len(x) != len(y):
-            raise FedsmooError(f"{what}: {len(x)} samples but {len(y)} labels; each sample needs one")
-        warn_other_order(x, y, what)
-        targets = tuple(y.columns) if is_table(y) and len(y.columns) > 1 else None
-        return Part(len(x), what, x, y, columns=tuple(x.columns) if table else None, targets=targets)
+        return pair_of_arrays(value, options, what)
     if is_torch(value):
         return torch_part(value, options, what)
     raise FedsmooError(f"{what} is {brief(value)}, but must be {MUST}")
+
+
+def pair_of_arrays(value: tuple[Any, Any], options: Options, what: str) -> Part:
+    """Return samples and labels, each an array or a table of pandas, as a part."""
+    x, y = value
+    table = is_table(x)
+    named = [n for n in ("x", "y", "client") if getattr(options, n) is not None and not (table and n == "x")]
+    if named:
+        raise FedsmooError(f"{what}: {named[0]} names a column, but two arrays have none: leave it out")
+    x = x if options.x is None else of_columns(x, options.x, what)
+    if not np.ndim(x) or not np.ndim(y):
+        raise FedsmooError(f"{what}: (x, y) is {brief(value)}, but both must have a row for each sample")
+    if len(x) != len(y):
+        raise FedsmooError(f"{what}: {len(x)} samples but {len(y)} labels; each sample needs one")
+    warn_other_order(x, y, what)
+    targets = tuple(y.columns) if is_table(y) and len(y.columns) > 1 else None
+    return Part(len(x), what, x, y, columns=tuple(x.columns) if table else None, targets=targets)
 
 
 def kind_of_array(value: Any) -> str:
@@ -164,12 +169,11 @@ def named_arrays(value: Mapping[Any, Any], options: Options, what: str) -> Part:
         raise FedsmooError(f"{what}: {odd!r} has {lengths[odd]} rows, but {chosen.y[0]!r} has {lengths[chosen.y[0]]}")
     xs, ys = ([np.asarray(value[n]) for n in names] for names in (chosen.x, chosen.y))
     x = value[chosen.x[0]] if len(xs) == 1 and not chosen.features else np.stack(xs, 1)
-    inputs = None if chosen.features or len(xs) == 1 else chosen.x
     if chosen.features:
         x = x if x.dtype.kind == "f" else x.astype(np.float64)
     clients = None if chosen.client is None else (lambda: np.asarray(value[chosen.client]))
     y = value[chosen.y[0]] if len(ys) == 1 else np.stack(ys, 1)
-    return Part(lengths[chosen.y[0]], what, x, y, inputs=inputs, columns=chosen.named, clients=clients)
+    return Part(lengths[chosen.y[0]], what, x, y, inputs=chosen.inputs, columns=chosen.named, clients=clients)
 
 
 def split_into_parts(value: Any, options: Options, what: str) -> Federation:

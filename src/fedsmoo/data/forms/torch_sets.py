@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,36 +42,38 @@ def torch_part(value: Any, options: Options, what: str) -> Part:
         )
     refuse_odd_indices(value, what)
     tensors = tensors_in(value)
-    if tensors is not None:
-        if len(tensors) != 2:
-            raise FedsmooError(f"{what}: a TensorDataset of {len(tensors)} tensors, but must be of two, (x, y)")
-        return Part(len(tensors[0]), what, tensors[0], tensors[1])
+    if tensors is None:
+        return item_part(value, options, what)
+    if len(tensors) != 2:
+        raise FedsmooError(f"{what}: a TensorDataset of {len(tensors)} tensors, but must be of two, (x, y)")
+    return Part(len(tensors[0]), what, tensors[0], tensors[1])
+
+
+def item_part(value: Any, options: Options, what: str) -> Part:
+    """Return a data set as a part whose items are still to be decoded."""
     count = call(len, f"{what}: its length", value) if hasattr(type(value), "__len__") else None
     if count is None:
         raise FedsmooError(f"{what}: a {type(value).__name__} without __len__: say how many items there are")
     if count == 0:
         return Part(0, what)
     chosen = chosen_in(read_item(value, 0, what), options, what)
-    names = None if chosen is None or chosen.features or len(chosen.x) == 1 else chosen.x
 
     def rows(lo: int, hi: int) -> tuple[list[Any], list[Any]]:
         return item_columns([read_item(value, i, what) for i in range(lo, hi)], chosen, lo, what)
 
-    clients = None
-    if chosen is not None and chosen.client is not None:
-        clients = lambda: np.array([plain(read_item(value, i, what)[chosen.client]) for i in range(count)])  # noqa: E731
-    features = chosen is not None and chosen.features
-    key = lambda known: cache_key(value, known)  # noqa: E731
-    return Part(
-        count,
-        what,
-        rows=rows,
-        key=key,
-        inputs=names,
-        features=features,
-        columns=None if chosen is None else chosen.named,
-        clients=clients,
-        fickle=True,
+    part = Part(count, what, rows=rows, key=partial(cache_key, value), fickle=True)
+    if chosen is None:
+        return part
+
+    def clients() -> np.ndarray:
+        return np.array([plain(read_item(value, i, what)[chosen.client]) for i in range(count)])
+
+    return replace(
+        part,
+        inputs=chosen.inputs,
+        features=chosen.features,
+        columns=chosen.named,
+        clients=None if chosen.client is None else clients,
     )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.choose import make_engine
 from fedsmoo.engines.client_state.table import ClientTable
-from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
+from fedsmoo.engines.contract import Contribution, Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.distributed.launcher import launched
 from fedsmoo.engines.distributed.ranks import Ended, Ranks, abandon_job, join
 from fedsmoo.engines.distributed.same import facts_of, refuse_others
@@ -183,7 +183,7 @@ class Distributed(Engine):
         for c, r in enumerate(owner):
             v = self.ranks.broadcast(mine.pop(c, nothing), r)
             moved, row, rest = v.split([*lengths, len(v) - sum(lengths)])
-            sums.add(*self._unpack(rest), moved, self._split(row[None], self.rows))
+            sums.add(Contribution(*self._unpack(rest), moved, self._split(row[None], self.rows)))
         return sums.outcome()
 
     def _train(self, inputs: RoundInputs, positions: list[int]) -> Part:

@@ -124,7 +124,7 @@ def hint_of_others(task: Task) -> str:
     )
 
 
-def mistaken(task: Task) -> str | None:
+def note_on_other_tensor(task: Task) -> str | None:
     """Return a warning where a model's first tensor has more outputs than there are classes, and another as many."""
     classes = task.data.classes
     out = outputs_of(task, task.data.x_train[:1]) if is_cross_entropy(task.loss) else None
@@ -139,7 +139,7 @@ def mistaken(task: Task) -> str | None:
     )
 
 
-def squashed(task: Task) -> str | None:
+def note_on_probabilities(task: Task) -> str | None:
     """Return a warning where a model's outputs are probabilities and the loss applies a softmax or sigmoid of its own.
 
     Such a model trains, but badly: its outputs, between 0 and 1, can never be far apart. Logarithms of probabilities

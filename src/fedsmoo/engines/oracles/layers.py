@@ -90,14 +90,14 @@ def needs_layers(model: FlatModel) -> bool:
     return bool(model.random) or any(isinstance(m, kinds) for m in model.module.modules())
 
 
-def forward_of_many(model: FlatModel, pair: bool = False, evaluates: bool = False) -> Callable[..., Any]:
-    """Return a model's forward, with features if a ``pair`` is asked for, for use inside ``vmap`` over clients.
+def forward_of_many(model: FlatModel, features: bool = False, evaluates: bool = False) -> Callable[..., Any]:
+    """Return a model's forward, with ``features`` if these are asked for, for use inside ``vmap`` over clients.
 
     In evaluation PyTorch has a kernel for attention that knows no clients; where functions are computed in another way,
     as :class:`ClientLayers` does, it does not take it.
     """
     fold_attention()
-    forward = model.with_features if pair else model.forward
+    forward = model.with_features if features else model.forward
     if not needs_layers(model) and not evaluates:
         return forward
 

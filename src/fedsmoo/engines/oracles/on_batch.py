@@ -22,22 +22,22 @@ def carried(batch: Batch, running: Running | None) -> Batch:
 class OnBatch:
     """An oracle's model, or those of C clients, on a step's batch.
 
-    ``pair`` says whether the method declares that it reads features. ``compiled`` steps have the precision of products
-    set around them.
+    ``sees_features`` says whether the method declares that it reads features. ``compiled`` steps have the precision of
+    products set around them.
     """
 
-    def __init__(self, oracle: Oracle, batch: Batch, pair: bool, compiled: bool = False) -> None:
-        self.oracle, self.batch, self.pair, self.compiled = oracle, batch, pair, compiled
+    def __init__(self, oracle: Oracle, batch: Batch, sees_features: bool, compiled: bool = False) -> None:
+        self.oracle, self.batch, self.sees_features, self.compiled = oracle, batch, sees_features, compiled
 
     def carrying(self, running: Running) -> OnBatch:
-        return OnBatch(self.oracle, carried(self.batch, running), self.pair, self.compiled)
+        return OnBatch(self.oracle, carried(self.batch, running), self.sees_features, self.compiled)
 
     def _products(self) -> AbstractContextManager[None]:
         return nullcontext() if self.compiled else products(self.oracle.task)
 
     def own(self, v: Tensor, loss: Loss, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
         with self._products():
-            return self.oracle.own(v, self.batch, loss, given, self.pair)
+            return self.oracle.own(v, self.batch, loss, given, self.sees_features)
 
     def outputs(self, v: Tensor) -> Tensor:
         with self._products():

@@ -16,7 +16,9 @@ from fedsmoo.core.gradient import Loss, row_axes, sample_losses
 from fedsmoo.engines.oracles.layers import forward_of_many, over_clients
 from fedsmoo.engines.oracles.products import products
 from fedsmoo.engines.statistics.passes import (
+    Look,
     Maybe,
+    OwnGradient,
     begin,
     carrying,
     end,
@@ -31,13 +33,9 @@ from fedsmoo.metrics.tally import Scores
 if TYPE_CHECKING:
     from fedsmoo.compiler.step import GradientKernels
 
-# (w, batch, a method's own loss, what that is given, whether it sees features) -> gradients and values
-OwnGradient = Callable[[Tensor, Batch, Loss, Sequence[Any], bool], tuple[Tensor, Tensor]]
-# (w, batch, whether features are asked for) -> outputs, or a pair of outputs and features
-Look = Callable[[Tensor, Batch, bool], Any]
 # (w, batch, w as Oracle.working gives it) -> gradients and losses, inside a step that may be compiled
 InStep = Callable[[Tensor, Batch, Tensor | None], tuple[Tensor, Tensor]]
-RUN_S_LOSS = "these gradients are of the run's own loss only, and the method asks for more: use engine=vmap"
+LOSS_OF_RUN_ONLY = "these gradients are of the run's own loss only, and the method asks for more: use engine=vmap"
 
 
 class Oracle:
@@ -78,25 +76,25 @@ class Oracle:
         """Return gradients and losses, in the precision of products that is in force."""
         return self.function(w, batch)
 
-    def own(self, w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
-        """Return gradients and values of a loss of a method's own; ``pair``: it sees outputs and features.
+    def own(self, w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], features: bool) -> tuple[Tensor, Tensor]:
+        """Return gradients and values of a loss of a method's own; ``features``: it sees outputs and features.
 
         Raises:
             FedsmooError: if this oracle knows the run's loss only.
         """
         if self._own is None:
-            raise FedsmooError(RUN_S_LOSS)
-        return self._own(w, batch, loss, given, pair)
+            raise FedsmooError(LOSS_OF_RUN_ONLY)
+        return self._own(w, batch, loss, given, features)
 
-    def look(self, w: Tensor, batch: Batch, pair: bool) -> Any:
-        """Return the model's outputs on a batch, without a gradient; ``pair``: outputs and features.
+    def look(self, w: Tensor, batch: Batch, features: bool) -> Any:
+        """Return the model's outputs on a batch, without a gradient; ``features``: a pair, with its features.
 
         Raises:
             FedsmooError: if this oracle gives gradients only.
         """
         if self._look is None:
-            raise FedsmooError(RUN_S_LOSS)
-        return self._look(w, batch, pair)
+            raise FedsmooError(LOSS_OF_RUN_ONLY)
+        return self._look(w, batch, features)
 
     def in_step(self, w: Tensor, batch: Batch, working: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return :meth:`gradient` inside a step that may be compiled; ``working`` is ``w`` as :meth:`working` gives it.
@@ -145,8 +143,8 @@ def single_oracle(task: Task) -> Oracle:
     """Make the oracle of one client, by plain autograd."""
     model, layout = task.model, task.model.layout
 
-    def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
-        forward = carrying(model, model.with_features if pair else model.forward)
+    def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], features: bool) -> tuple[Tensor, Tensor]:
+        forward = carrying(model, model.with_features if features else model.forward)
         parts = {n: p.requires_grad_() for n, p in layout.split(w.detach()).items()}
         with torch.enable_grad(), model.in_place(held(model, parts, begin(batch))):
             out, after = forward(parts, begin(batch), batch.x, batch.noise)
@@ -155,9 +153,9 @@ def single_oracle(task: Task) -> Oracle:
         end(batch, after)
         return layout.join(dict(zip(parts, grads, strict=True))), value.detach()
 
-    def look(w: Tensor, batch: Batch, pair: bool) -> Any:
+    def look(w: Tensor, batch: Batch, features: bool) -> Any:
         with torch.no_grad():
-            forward = carrying(model, model.with_features if pair else model.forward)
+            forward = carrying(model, model.with_features if features else model.forward)
             return forward(layout.split(w), begin(batch), batch.x, batch.noise)[0]
 
     return Oracle(task, lambda w, batch: own(w, batch, task.loss, (), False), own, look)
@@ -166,10 +164,10 @@ def single_oracle(task: Task) -> Oracle:
 def vmap_oracle(task: Task) -> Oracle:
     """Make the oracle of C clients by ``torch.func.vmap`` over any module."""
     model, layout = task.model, task.model.layout
-    plain, with_features = forward_of_many(model), forward_of_many(model, pair=True)
+    plain, with_features = forward_of_many(model), forward_of_many(model, features=True)
 
-    def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
-        forward = carrying(model, with_features if pair else plain)
+    def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], features: bool) -> tuple[Tensor, Tensor]:
+        forward = carrying(model, with_features if features else plain)
 
         def value(
             parts: dict[str, Tensor], stats: Maybe, real: Maybe, x: Tensor, y: Tensor, weight: Tensor, *given: Any
@@ -185,8 +183,8 @@ def vmap_oracle(task: Task) -> Oracle:
         end(batch, after)
         return layout.join(grads), losses
 
-    def look(w: Tensor, batch: Batch, pair: bool) -> Any:
-        forward = carrying(model, with_features if pair else plain)
+    def look(w: Tensor, batch: Batch, features: bool) -> Any:
+        forward = carrying(model, with_features if features else plain)
 
         def out(parts: dict[str, Tensor], stats: Maybe, real: Maybe, x: Tensor) -> Any:
             with without_padding(real):
@@ -224,9 +222,9 @@ def hand_oracle(task: Task) -> Oracle:
         grads, losses = gradients(layout.split(w), batch)
         return layout.join(grads), losses
 
-    def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
-        if pair:
-            return general.own(w, batch, loss, given, pair)
+    def own(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], features: bool) -> tuple[Tensor, Tensor]:
+        if features:
+            return general.own(w, batch, loss, given, features)
 
         def of_one(out: Tensor, y: Tensor, *given: Any) -> Tensor:
             return sample_losses(loss, out, y, given)
@@ -240,9 +238,9 @@ def hand_oracle(task: Task) -> Oracle:
         grads, losses = grad(value, has_aux=True)(layout.split(w))
         return layout.join(grads), losses
 
-    def look(w: Tensor, batch: Batch, pair: bool) -> Any:
-        if pair:
-            return general.look(w, batch, pair)
+    def look(w: Tensor, batch: Batch, features: bool) -> Any:
+        if features:
+            return general.look(w, batch, features)
         with torch.no_grad():
             return batched(layout.split(w), batch.x)
 

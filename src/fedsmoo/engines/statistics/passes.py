@@ -14,7 +14,9 @@ from fedsmoo.engines.statistics.padding import Masked
 from fedsmoo.engines.task import Batch
 from fedsmoo.models.base import FlatModel
 
-Own = Callable[[Tensor, Batch, Loss, Sequence[Any], bool], tuple[Tensor, Tensor]]
+# (w, batch, a method's own loss, what that is given, whether it sees features) -> gradients and values
+OwnGradient = Callable[[Tensor, Batch, Loss, Sequence[Any], bool], tuple[Tensor, Tensor]]
+# (w, batch, whether features are asked for) -> outputs, or a pair of outputs and features
 Look = Callable[[Tensor, Batch, bool], Any]
 Maybe = tuple[Tensor, ...]  # one tensor, or none
 
@@ -65,29 +67,29 @@ def without_padding(real: Maybe) -> AbstractContextManager[Any]:
     return Masked(real[0]) if real else nullcontext()
 
 
-def in_equal_groups(model: FlatModel, own: Own, look: Look) -> tuple[Own, Look]:
+def in_equal_groups(model: FlatModel, own: OwnGradient, look: Look) -> tuple[OwnGradient, Look]:
     """Return gradients and outputs of C clients, of those with as many samples at once, where nothing hides padding."""
 
-    def grouped(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], pair: bool) -> tuple[Tensor, Tensor]:
+    def grouped(w: Tensor, batch: Batch, loss: Loss, given: Sequence[Any], features: bool) -> tuple[Tensor, Tensor]:
         groups = by_length(model, batch)
         if groups is None:
-            return own(w, batch, loss, given, pair)
+            return own(w, batch, loss, given, features)
         gradients, losses = torch.zeros_like(w), w.new_zeros(len(w))
         after = None if batch.running is None else batch.running.before.clone()
         for n, rows in groups.items():
             part = cut(batch, rows, n)
             theirs = [cut_given(v, batch, rows, n) for v in given]
-            gradients[rows], losses[rows] = own(w[rows], part, loss, theirs, pair)
+            gradients[rows], losses[rows] = own(w[rows], part, loss, theirs, features)
             if after is not None and part.running is not None:
                 after[rows] = part.running.now
         end(batch, () if after is None else (after,))
         return gradients, losses
 
-    def looked(w: Tensor, batch: Batch, pair: bool) -> Any:
+    def looked(w: Tensor, batch: Batch, features: bool) -> Any:
         groups = by_length(model, batch)
         if groups is None:
-            return look(w, batch, pair)
-        found = [(rows, n, look(w[rows], cut(batch, rows, n), pair)) for n, rows in groups.items()]
+            return look(w, batch, features)
+        found = [(rows, n, look(w[rows], cut(batch, rows, n), features)) for n, rows in groups.items()]
 
         def whole(pick: Callable[[Any], Tensor]) -> Tensor:
             like = pick(found[0][2])
@@ -96,7 +98,7 @@ def in_equal_groups(model: FlatModel, own: Own, look: Look) -> tuple[Own, Look]:
                 out[rows, :n] = pick(part)
             return out
 
-        return (whole(lambda o: o[0]), whole(lambda o: o[1])) if pair else whole(lambda o: o)
+        return (whole(lambda o: o[0]), whole(lambda o: o[1])) if features else whole(lambda o: o)
 
     return grouped, looked
 

@@ -49,6 +49,14 @@ class Feed(NamedTuple):
     step: Tensor
 
 
+class Ways(NamedTuple):
+    """In which ways steps may be made faster."""
+
+    compile: bool  # what is not a generated pass, by ``torch.compile``
+    capture: bool  # as CUDA graphs
+    passes: bool  # around hand-written kernels, generated
+
+
 class ClientGroup:
     """Clients that step together on a CUDA stream of their own: ``part`` of the rows, and a copy of their plan.
 
@@ -165,10 +173,10 @@ class ClientGroup:
         if self.stream is not None:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
 
-    def prepare(self, compile: bool, capture: bool, passes: bool) -> None:
+    def prepare(self, ways: Ways) -> None:
         """Make the step: by generated passes where asked for and possible, else whole, compiled if asked for."""
-        self.capture = capture and self.stream is not None
-        kernels = self.kernels() if passes else None
+        self.capture = ways.capture and self.stream is not None
+        kernels = self.kernels() if ways.passes else None
         self.passes = None if kernels is None else self._passes(kernels)
         self.read = None if self.passes is None else self.passes.read
         if self.passes is None:
@@ -176,7 +184,7 @@ class ClientGroup:
             self.in_step = self.oracle.ready(self.rows.w, self.feeds[0].batch)
         options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "options": OPTIONS}
         alone = self.passes is not None and self.passes.kernels.whole
-        self.compiles = compile and not alone
+        self.compiles = ways.compile and not alone
         self.loads = torch.compile(self.load, **options) if self.compiles else self.load
         self.whole = torch.compile(self.body, **options) if self.compiles and self.passes is None else self.body
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.oracles.products import products
 from fedsmoo.engines.steps.capture import warn_slower
 from fedsmoo.engines.steps.eager import EagerStepper
-from fedsmoo.engines.steps.group import ClientGroup
+from fedsmoo.engines.steps.group import ClientGroup, Ways
 from fedsmoo.engines.steps.moving import fill_numbers, number_buffers
 from fedsmoo.engines.steps.rows import Rows
 from fedsmoo.engines.steps.stepper import Assignment, DevicePlan, Ended, Stepped
@@ -33,6 +33,16 @@ GROUPS, FEWEST = 2, 16
 def without_limit() -> Any:
     """Lift Dynamo's limit of recompilations: each recording compiles its step once, and a sweep has many methods."""
     return torch._dynamo.config.patch(recompile_limit=2**31, accumulated_recompile_limit=2**31)
+
+
+class Shape(NamedTuple):
+    """What decides which recording serves a round, beside the length of the round."""
+
+    runs: tuple[int, ...]
+    moving: frozenset[str]
+    room: int  # for so many clients
+    batch: tuple[Any, ...]
+    masked: bool  # whether some clients may stop before others, or never begin
 
 
 class ReplayStepper:
@@ -53,10 +63,10 @@ class ReplayStepper:
         self, oracle: Oracle, compile: bool = True, capture: bool = True, groups: int | None = None, passes: bool = True
     ) -> None:
         self.oracle, self.compile, self.capture, self.passes = oracle, compile, capture, passes
-        self.asked = compile
+        self.may_compile = compile
         self.oracles, self.fewest = oracle.replicas(groups or GROUPS), FEWEST if groups is None else 1
         self.eager = EagerStepper(oracle)
-        self.recordings: dict[tuple[Any, ...], Recording] = {}
+        self.recordings: dict[Shape, Recording] = {}
         self.endings: dict[tuple[Any, ...], CompiledRoundEnd | None] = {}
         self.coming: DevicePlan | None = None
 
@@ -107,11 +117,10 @@ class ReplayStepper:
         # Cohorts of changing size share a few recordings, padded with clients that never become active. The padded size
         # does not depend on the rounds before: a resumed run must take the same one.
         room = -(-clients // 4) * 4 if given.varies else clients
-        padded = room != clients
-        key = (given.runs, given.moving, room, plan.shape, padded or plan.running is not None)
-        recording = self.recordings.get(key)
+        shape = Shape(given.runs, given.moving, room, plan.shape, room != clients or plan.running is not None)
+        recording = self.recordings.get(shape)
         if recording is None or recording.steps < len(plan.index):
-            recording = self._record(key, given, me, plan, room)
+            recording = self._record(shape, given, me, plan)
         if recording is None:
             return self.eager.steps(given, w, me, plan, meanwhile)
         stepped = recording.run(given, w, me, plan, meanwhile)
@@ -120,33 +129,37 @@ class ReplayStepper:
             self.coming = None
         return stepped
 
-    def _record(
-        self, key: tuple[Any, ...], given: Assignment, me: Vectors, plan: DevicePlan, room: int
-    ) -> Recording | None:
-        self.recordings.pop(key, None)
-        oracles = self.oracles[: max(1, room // self.fewest)]
+    def _record(self, shape: Shape, given: Assignment, me: Vectors, plan: DevicePlan) -> Recording | None:
+        """Make and keep the recording of a shape, in the fastest way that works; ``None`` if none does."""
+        self.recordings.pop(shape, None)
         while self.compile or self.capture:
-            recording: Recording | None = None
-            crowded = False
-            try:
-                recording = Recording(oracles, given, me, plan, room, key[-1])
-                recording.prepare(given, me, plan, self.compile, self.capture, self.passes)
-            except Exception as e:
-                crowded = ran_out(e) and bool(self.recordings)  # by buffers for other sizes of cohort
-                if ran_out(e) and not crowded:  # what is free must not decide how a step is computed
-                    raise
-                if not crowded:
-                    self._give_up(recording is not None and recording.cut, e)
-            else:
-                self.recordings[key] = recording
+            recording, crowded = self._try_to_record(shape, given, me, plan)
+            if recording is not None:
+                self.recordings[shape] = recording
                 return recording
-            if crowded:
-                recording = None
+            if crowded:  # by buffers for other sizes of cohort; those of the attempt are gone by now
                 self.recordings.clear()
                 for oracle in self.oracles:
                     oracle.free_buffers()
                 release()
         return None
+
+    def _try_to_record(
+        self, shape: Shape, given: Assignment, me: Vectors, plan: DevicePlan
+    ) -> tuple[Recording | None, bool]:
+        """Return a recording; or ``None``, and whether there was no room for it beside other recordings."""
+        recording = None
+        try:
+            recording = Recording(self.oracles[: max(1, shape.room // self.fewest)], given, me, plan, shape)
+            recording.prepare(given, me, plan, Ways(self.compile, self.capture, self.passes))
+            return recording, False
+        except Exception as e:
+            if ran_out(e):
+                if not self.recordings:  # what is free must not decide how a step is computed
+                    raise
+                return None, True
+            self._give_up(recording is not None and recording.cut, e)
+            return None, False
 
     def _give_up(self, cut: bool, why: Exception) -> None:
         """Switch off what failed, and warn; a step cut into passes may have failed in what is compiled beside them."""
@@ -155,7 +168,7 @@ class ReplayStepper:
         if self.compile:
             self.compile = False
         elif cut:
-            self.passes, self.compile = False, self.asked
+            self.passes, self.compile = False, self.may_compile
         else:
             self.capture = False
 
@@ -164,40 +177,32 @@ class Recording:
     """The buffers for one shape of batch, and the groups of clients that work on them."""
 
     def __init__(
-        self,
-        oracles: Sequence[Oracle],
-        given: Assignment,
-        me: Vectors,
-        plan: DevicePlan,
-        room: int,
-        masked: bool,
+        self, oracles: Sequence[Oracle], given: Assignment, me: Vectors, plan: DevicePlan, shape: Shape
     ) -> None:
-        self.steps, self.masked, self.shape = len(plan.index), masked, plan.shape
-        if masked:  # unequal clients: room for longer rounds
+        self.steps, self.shape, room = len(plan.index), shape, shape.room
+        if shape.masked:  # unequal clients: room for longer rounds
             self.steps += 1 + self.steps // 4
         self.rows = Rows.make(given, me, room)
         size = -(-room // len(oracles))
         parts = [slice(start, start + size) for start in range(0, room, size)]
         self.groups = [
-            ClientGroup(oracle, given, self.rows, part, plan, self.steps, masked)
+            ClientGroup(oracle, given, self.rows, part, plan, self.steps, shape.masked)
             for oracle, part in zip(oracles, parts, strict=False)  # a single client: one group
         ]
 
-    def prepare(
-        self, given: Assignment, me: Vectors, plan: DevicePlan, compile: bool, capture: bool, passes: bool
-    ) -> None:
+    def prepare(self, given: Assignment, me: Vectors, plan: DevicePlan, ways: Ways) -> None:
         """Make every group's step, compiled and captured where asked for."""
-        if passes and given.rule.clip is not None and all(g.kernels() is not None for g in self.groups):
+        if ways.passes and given.rule.clip is not None and all(g.kernels() is not None for g in self.groups):
             self.rows = self.rows.alternating()
             for group in self.groups:
                 group.rows = self.rows.of(group.part)
         for group in self.groups:
-            group.prepare(compile, capture, passes)
+            group.prepare(ways)
         if self.cut and any(group.passes is None for group in self.groups):  # all or none
             for group in self.groups:
-                group.prepare(compile, capture, passes=False)
+                group.prepare(ways._replace(passes=False))
         lengths = [len(plan.index)]
-        if self.masked:  # rounds of other lengths will come: an even and an odd one need all segments there are
+        if self.shape.masked:  # rounds of other lengths will come: an even and an odd one need all segments there are
             lengths.append(lengths[0] + 1)
         with without_limit() if any(group.compiles for group in self.groups) else nullcontext():
             for steps in lengths:
@@ -227,7 +232,7 @@ class Recording:
         """Copy the plan of the next round, if these buffers have room for it."""
         steps, clients = plan.index.shape[:2]
         room = steps <= self.steps and clients <= len(self.rows.w)
-        if room and plan.shape == self.shape and (self.masked or plan.running is None):
+        if room and plan.shape == self.shape.batch and (self.shape.masked or plan.running is None):
             for group in self.groups:
                 group.hold(plan)
 

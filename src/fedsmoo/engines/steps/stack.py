@@ -9,26 +9,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fedsmoo.core import Algorithm, FedsmooError, LocalRule
+from fedsmoo.core import Algorithm, FedsmooError
 
 T = TypeVar("T")
 
 
-def stack_algorithms(algorithms: Sequence[Algorithm], counts: Sequence[int], like: Tensor) -> Algorithm:
-    """Return one method for all runs: equal fields stay as they are, numbers that differ become ``[C, 1]``.
+def stack(things: Sequence[T], counts: Sequence[int], like: Tensor) -> T:
+    """Return one method, or step rule, for all runs: equal fields stay as they are, other numbers become ``[C, 1]``.
 
     Raises:
         FedsmooError: if they differ in more than plain numbers.
     """
-    return _stack(list(algorithms), counts, like)
-
-
-def stack_rules(rules: Sequence[LocalRule], counts: Sequence[int], like: Tensor) -> LocalRule:
-    """Return one step rule for all runs, as :func:`stack_algorithms` does."""
-    return _stack(list(rules), counts, like)
-
-
-def _stack(things: list[T], counts: Sequence[int], like: Tensor) -> T:
     first = things[0]
     if any(type(t) is not type(first) for t in things):
         raise FedsmooError("runs of different methods cannot share a batch")
@@ -36,14 +27,19 @@ def _stack(things: list[T], counts: Sequence[int], like: Tensor) -> T:
     for field in dataclasses.fields(first):  # type: ignore[arg-type]
         values = [getattr(t, field.name) for t in things]
         if isinstance(values[0], Algorithm):  # a wrapped method
-            changes[field.name] = _stack(values, counts, like)
+            changes[field.name] = stack(values, counts, like)
         elif any(v != values[0] for v in values):
             plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
             if not plain or field.metadata.get("counts"):
                 raise FedsmooError(f"runs that differ in {field.name} cannot share a batch: it is not a plain number")
-            repeated = [v for v, n in zip(values, counts, strict=True) for _ in range(n)]
-            changes[field.name] = torch.tensor(repeated, dtype=like.dtype, device=like.device)[:, None]
+            changes[field.name] = per_client(values, counts, like)
     return dataclasses.replace(first, **changes)  # type: ignore[type-var]
+
+
+def per_client(values: Sequence[float], counts: Sequence[int], like: Tensor) -> Tensor:
+    """Return a number per run as a number per client, ``[C, 1]``."""
+    repeated = [v for v, n in zip(values, counts, strict=True) for _ in range(n)]
+    return torch.tensor(repeated, dtype=like.dtype, device=like.device)[:, None]
 
 
 def of_clients(thing: T, part: slice) -> T:
@@ -61,7 +57,7 @@ def of_clients(thing: T, part: slice) -> T:
 def stackable(things: Sequence[Any]) -> bool:
     """Return whether methods (or rules) differ in plain numbers only."""
     try:
-        _stack(list(things), [1] * len(things), torch.zeros(1))
+        stack(things, [1] * len(things), torch.zeros(1))
     except FedsmooError:
         return False
     return True

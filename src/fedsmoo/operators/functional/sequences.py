@@ -41,13 +41,7 @@ def scaled_dot_product_attention(
 
 
 def recurrent(
-    kind: str,
-    x: Tensor,
-    state: Pair,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None,
-    b_hh: Tensor | None,
+    kind: str, x: Tensor, state: Pair, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return h of every step ``[C, B, T, H]``, and the last c, of one layer in one direction."""
     check(kind, x, "C B T I", w_ih=(w_ih, "C G I"), w_hh=(w_hh, "C G H"), b_ih=(b_ih, "C G"), b_hh=(b_hh, "C G"))

@@ -13,7 +13,7 @@ from fedsmoo.algorithms.choices import CHOICES, choice_class, options_of_choice,
 from fedsmoo.core import Algorithm, FedsmooError
 from fedsmoo.core.user_code import is_in_file
 from fedsmoo.data.division.partition import PARTITIONS, to_rule
-from fedsmoo.runs.config import FIELDS, Config, free_within
+from fedsmoo.runs.config import FIELDS, RULE_OPTIONS, Config, free_within
 from fedsmoo.runs.division import make_partition
 from fedsmoo.runs.origin.contents import HASHES, hash_user_files, recorded_hashes
 from fedsmoo.runs.origin.method import Method, method_facts, recorded_method, resolved_options
@@ -21,8 +21,7 @@ from fedsmoo.runs.origin.method import Method, method_facts, recorded_method, re
 # Settings of the machine and of the report: they change where and how fast a run goes, not what it is. Of a user's own
 # data the content counts (see contents.py), of other data the name says all.
 SAME_RUN = free_within("run")
-RULE = ("partition", "u", "c", "replacement", "refill")  # which say one thing together
-LEFT_OUT = {*SAME_RUN, *RULE}
+LEFT_OUT = {*SAME_RUN, "partition", *RULE_OPTIONS}  # a rule and its options say one thing together
 NOTHING = object()
 
 

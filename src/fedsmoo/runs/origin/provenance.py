@@ -65,12 +65,7 @@ def checkpoint_facts(config: Config, simulation: Simulation) -> dict[str, Any]:
     facts = provenance(simulation)
     kept = {k: facts[k] for k in ("engine", "chunk", "ranks", "device", "products", "threads", "versions")}
     return (
-        {
-            "config": config.to_dict(),
-            "task": task_hash(simulation),
-            "packed": simulation.runs_in_batch,
-            **kept,
-        }
+        {"config": config.to_dict(), "task": task_hash(simulation), "packed": simulation.runs_in_batch, **kept}
         | input_hashes(config, simulation.setup.task.data)
         | imported_facts(config)
     )

@@ -12,7 +12,7 @@ from fedsmoo.core.errors import FedsmooError, as_path, as_word
 from fedsmoo.core.untrusted import text
 from fedsmoo.runs.config import changed_settings, free_within
 from fedsmoo.runs.division import make_partition
-from fedsmoo.runs.origin.contents import data_label
+from fedsmoo.runs.origin.samples import data_label
 from fedsmoo.runs.results.finished import refuse_damaged_model
 from fedsmoo.runs.results.summary import read_ending
 from fedsmoo.runs.storage.files import make_folder, write_durably

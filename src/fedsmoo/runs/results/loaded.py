@@ -18,10 +18,10 @@ from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.core.user_code import is_in_file, judged
 from fedsmoo.runs.build import assemble, make_method
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.origin.contents import refuse_other_data
 from fedsmoo.runs.origin.objects import PREFIX, objects_in
 from fedsmoo.runs.origin.pins import pin_clients_at_once, with_pinned_engine
 from fedsmoo.runs.origin.provenance import task_hash
+from fedsmoo.runs.origin.samples import refuse_other_data
 from fedsmoo.runs.origin.trust import permit
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.results.finished import refuse_damaged_model

@@ -32,7 +32,6 @@ from fedsmoo.runs.storage.files import (
     copy_shared,
     make_folder,
     on_host,
-    read_sealed,
     reason,
     renamed_at_the_end,
     seal,
@@ -41,8 +40,8 @@ from fedsmoo.runs.storage.files import (
     sync_folder,
     write_durably,
 )
+from fedsmoo.runs.storage.manifest import FORMAT, later_manifests, manifests_in, metrics_name, named_by, read_manifest
 
-FORMAT = "fedsmoo checkpoint 1"
 # A shard of which less than this share is still needed is rewritten with the next save: dead rows must not pile up.
 LIVE_SHARE = 0.5
 
@@ -138,44 +137,54 @@ class Checkpoints:
     def save(self, number: int, server: Vectors, table: ClientTable, metrics: Mark, lines: bytes = b"") -> None:
         """Write a checkpoint after ``number`` rounds; ``DiskError`` if that fails, and the one before is untouched."""
         self._take_changes(table)
-        stem, turn, rows = f"{number:06d}", self.next, dict(self.next.rows)
         try:
-            with fence().held():
-                make_folder(self.folder)
-            files = {f"{stem}-server.safetensors": copy_shared({n: on_host(v) for n, v in server.items()})}
-            wanted, everyone = turn.pending | self._thin(turn), not turn.hashes  # a generation begins with every row
-            found = table.items() if table.names and (everyone or wanted) else ()
-            found = ((c, row) for c, row in found if everyone or c in wanted)
-            shard = {f"{c}.{n}": on_host(v) for c, row in found for n, v in row.items()}
-            if shard:
-                files[f"{stem}-rows.safetensors"] = copy_shared(shard)
-                rows.update({int(key.partition(".")[0]): f"{stem}-rows.safetensors" for key in shard})
-            fresh = {name: write_tensors(self.folder / name, tensors) for name, tensors in files.items()}
-            if lines:
-                write_durably(self.folder / metrics_name(number), lines, sync=False)
-                fresh[metrics_name(number)] = hashlib.sha256(lines).hexdigest()
-            used = {f"{stem}-server.safetensors", metrics_name(number), *rows.values()}
-            hashes = {n: h for n, h in {**turn.hashes, **fresh}.items() if n in used}
-            manifest = {
-                "format": FORMAT,
-                "round": number,
-                "epoch": fence().epoch or 0,
-                "about": self.about,
-                "server": f"{stem}-server.safetensors",
-                "rows": {str(c): s for c, s in sorted(rows.items())},
-                "files": hashes,
-                "metrics": {"bytes": metrics.bytes, "sha256": metrics.sha256},
-            }
-            sync_folder(self.folder)  # where a manifest is after a power cut, all files that it names are
-            write_durably(self.folder / f"{stem}.json", seal(manifest))
+            written = self._write(number, server, table, metrics, lines)
         except (OSError, SafetensorError) as e:
             before = "no checkpoint before it" if self.last is None else f"the one of round {self.last} is untouched"
             raise DiskError(
                 f"cannot save the checkpoint of round {number} in {self.folder}: {reason(e)}; {before}. "
                 "Make room, then go on with: fedsmoo resume " + str(self.folder.parent)
             ) from e
-        self.next, self.newest, self.last = self.newest, Generation(rows, hashes), number
+        self.next, self.newest, self.last = self.newest, written, number
         self._prune(keep=2)
+
+    def _write(self, number: int, server: Vectors, table: ClientTable, metrics: Mark, lines: bytes) -> Generation:
+        """Write the files of a checkpoint, its manifest last; return where the clients' rows are then."""
+        with fence().held():
+            make_folder(self.folder)
+        stem, turn, rows = f"{number:06d}", self.next, dict(self.next.rows)
+        server_name, rows_name = f"{stem}-server.safetensors", f"{stem}-rows.safetensors"
+        files = {server_name: {n: on_host(v) for n, v in server.items()}}
+        if changed := self._rows_to_write(table):
+            files[rows_name] = changed
+            rows.update({int(key.partition(".")[0]): rows_name for key in changed})
+        fresh = {name: write_tensors(self.folder / name, copy_shared(tensors)) for name, tensors in files.items()}
+        if lines:
+            write_durably(self.folder / metrics_name(number), lines, sync=False)
+            fresh[metrics_name(number)] = hashlib.sha256(lines).hexdigest()
+        used = {server_name, metrics_name(number), *rows.values()}
+        hashes = {n: h for n, h in {**turn.hashes, **fresh}.items() if n in used}
+        manifest = {
+            "format": FORMAT,
+            "round": number,
+            "epoch": fence().epoch or 0,
+            "about": self.about,
+            "server": server_name,
+            "rows": {str(c): s for c, s in sorted(rows.items())},
+            "files": hashes,
+            "metrics": {"bytes": metrics.bytes, "sha256": metrics.sha256},
+        }
+        sync_folder(self.folder)  # where a manifest is after a power cut, all files that it names are
+        write_durably(self.folder / f"{stem}.json", seal(manifest))
+        return Generation(rows, hashes)
+
+    def _rows_to_write(self, table: ClientTable) -> dict[str, Tensor]:
+        """Return the clients' rows that the next save writes, as ``CLIENT.NAME``; a generation begins with all."""
+        wanted, everyone = self.next.pending | self._thin(self.next), not self.next.hashes
+        if not table.names or not (everyone or wanted):
+            return {}
+        found = ((c, row) for c, row in table.items() if everyone or c in wanted)
+        return {f"{c}.{n}": on_host(v) for c, row in found for n, v in row.items()}
 
     def _thin(self, turn: Generation) -> set[int]:
         """Return the clients whose rows lie in shards that are mostly obsolete."""
@@ -219,44 +228,6 @@ class Checkpoints:
             self.folder.rmdir()  # not if a process that was taken over has just begun a file there
 
 
-def metrics_name(number: int) -> str:
-    return f"{number:06d}-metrics.jsonl"
-
-
-def manifests_in(folder: Path) -> list[Path]:
-    """Return the manifests of a folder, newest first."""
-    found = [p for p in folder.glob("*.json") if p.stem.isdigit()] if folder.is_dir() else []
-    return sorted(found, key=lambda p: int(p.stem), reverse=True)
-
-
-def read_or_empty(path: Path) -> dict[str, Any]:
-    """Read a manifest; empty if it is damaged, but ``DiskError`` if the disk does not answer."""
-    try:
-        return read_manifest(path)
-    except DiskError:
-        raise
-    except FedsmooError:
-        return {}
-
-
-def named_by(path: Path) -> set[str]:
-    """Return the files that a checkpoint consists of; those of a damaged one are not known."""
-    manifest = read_or_empty(path)
-    return {path.name, *manifest["files"]} if manifest else set()
-
-
-def epoch_of(path: Path) -> int:
-    """Return which owner of the run wrote a manifest; 0 if it does not say."""
-    epoch = read_or_empty(path).get("epoch")
-    return epoch if isinstance(epoch, int) else 0
-
-
-def later_manifests(folder: Path) -> list[Path]:
-    """Return the manifests that later owners of the run wrote than the one that works here."""
-    mine = fence().epoch
-    return [] if mine is None else [p for p in manifests_in(folder) if epoch_of(p) > mine]
-
-
 def newest(folder: Path, accept: Callable[[Checkpoint], None] = lambda _: None) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest checkpoint whose hashes are right, and a line for each newer one whose are not.
 
@@ -280,11 +251,6 @@ def newest(folder: Path, accept: Callable[[Checkpoint], None] = lambda _: None) 
     if silent is not None:
         raise silent
     return (None, problems) if manifests_in(folder)[:1] == there[:1] else newest(folder, accept)
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Read a manifest; ``FedsmooError`` if it is damaged or of another format."""
-    return read_sealed(path, FORMAT)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], note: dict[str, str] | None = None) -> str:

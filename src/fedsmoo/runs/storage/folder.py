@@ -23,14 +23,7 @@ from fedsmoo.runs.settings.toml import FIRST, LAST, named_tables
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Mark, write_tensors
 from fedsmoo.runs.storage.fence import fence
-from fedsmoo.runs.storage.files import (
-    DiskError,
-    make_folder,
-    read_json,
-    reason,
-    sync_folder,
-    write_durably,
-)
+from fedsmoo.runs.storage.files import DiskError, make_folder, read_json, reason, sync_folder, write_durably
 from fedsmoo.runs.storage.names import CONFIG, FAILED, LABEL, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.toml import to_toml
 from fedsmoo.runs.storage.walk import run_folders

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsmoo.core import FedsmooError
-from fedsmoo.runs.storage.checkpoint import epoch_of, manifests_in
 from fedsmoo.runs.storage.fence import PART, Fence
 from fedsmoo.runs.storage.files import DiskError, make_folder, parse_table, read_plain, reason
+from fedsmoo.runs.storage.manifest import epoch_of, manifests_in
 from fedsmoo.runs.storage.names import CHECKPOINT
 
 LEASE, LOCK = ".claim", ".lock"  # files in a run folder

@@ -11,9 +11,9 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.data.files.plain import parse_table, read_plain
 from fedsmoo.runs.origin.identity import config_of
 from fedsmoo.runs.settings.toml import LostSettings
-from fedsmoo.runs.storage.checkpoint import manifests_in, read_manifest
 from fedsmoo.runs.storage.files import DiskError, reason, write_durably
 from fedsmoo.runs.storage.folder import lossless_text, remove_files
+from fedsmoo.runs.storage.manifest import manifests_in, read_manifest
 from fedsmoo.runs.storage.names import CHECKPOINT, CONFIG, METRICS, STARTED
 from fedsmoo.runs.storage.reader import read_config
 

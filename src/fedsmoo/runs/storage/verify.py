@@ -12,8 +12,8 @@ from typing import Any
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import as_word
 from fedsmoo.data.files.plain import read_plain
-from fedsmoo.runs.storage.checkpoint import manifests_in, metrics_name, read_manifest
 from fedsmoo.runs.storage.files import refuse_changed, sha256_of_plain
+from fedsmoo.runs.storage.manifest import manifests_in, metrics_name, read_manifest
 from fedsmoo.runs.storage.mend import is_lost
 from fedsmoo.runs.storage.names import CHECKPOINT, METRICS, MODEL, STARTED, SUMMARY
 from fedsmoo.runs.storage.reader import Files, parse_records, read_config

@@ -16,20 +16,20 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedsmoo.core.errors import FedsmooError, brief, unknown
+from fedsmoo.core.errors import FedsmooError
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.files.cache import fingerprint
 from fedsmoo.data.files.plain import parse_json, read_plain
 from fedsmoo.data.files.tree import file_tree
 from fedsmoo.data.forms.build import join_in_memory, make_dataset
 from fedsmoo.data.forms.decoding.store import load_or_build_in_memory
-from fedsmoo.data.forms.options import Options
+from fedsmoo.data.forms.options import Options, ReaderOptions
 from fedsmoo.data.forms.parts import Federation, Part
 
 FILE = "stackoverflow.sqlite"
@@ -43,23 +43,13 @@ Post = tuple[list[str], list[str]]  # words and tags
 
 
 @dataclass(frozen=True)
-class TagOptions:
+class TagOptions(ReaderOptions):
     """How much is read: users by name, samples of a user, and how many words and tags count."""
 
     users: int = 100
     samples: int = 1000
     words: int = 10_000
     tags: int = 500
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], what: str) -> TagOptions:
-        known = [f.name for f in fields(cls)]
-        for name, value in given.items():
-            if name not in known:
-                raise unknown(f"option of {what}", name, known)
-            if type(value) is not int or value < 1:
-                raise FedsmooError(f"{what}: {name} is {brief(value)}, but must be a whole number from 1")
-        return cls(**given)
 
 
 def stackoverflow_tags(path: str, given: Mapping[str, Any]) -> Dataset:
