@@ -29,7 +29,7 @@ def text_task() -> tuple[Task, torch.Tensor]:
 def test_every_character_of_a_text_counts_once(size):
     """7 of 12 are right: -log(3/5) each; the others cost -log(1/5). A sample's loss is the mean of its characters'."""
     task, outputs = text_task()
-    tally = task.tally(lambda x: outputs[x[:, 0]], size, task.test)
+    tally = task.tally((outputs[x[:, 0]] for x in task.test.x.split(size)), size, task.test)
     scores = tally.scores(task.test.y)
     assert scores.metrics == {"accuracy": pytest.approx(7 / 12, abs=1e-15)}
     assert scores.loss == pytest.approx(-(7 * math.log(3 / 5) + 5 * math.log(1 / 5)) / 12, rel=1e-14)
@@ -53,7 +53,8 @@ def test_a_label_per_sample(size):
     data = Dataset("numbers", x, y, x, y, 3)
     task = Task(build("softmax", data, 0), data, torch.device("cpu"), torch.float64)
     outputs = SURE * torch.nn.functional.one_hot(torch.tensor([0, 1, 2, 2, 0]), 3).double()
-    scores = task.tally(lambda x: outputs[x[:, 0].long()], size, task.test).scores(task.test.y)
+    answers = (outputs[x[:, 0].long()] for x in task.test.x.split(size))
+    scores = task.tally(answers, size, task.test).scores(task.test.y)
     assert scores.lead == pytest.approx(4 / 5)
     assert scores.loss == pytest.approx(-(4 * math.log(3 / 5) + math.log(1 / 5)) / 5, rel=1e-14)
 

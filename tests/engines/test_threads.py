@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from patience import PATIENCE
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_in_torch_dispatch_mode
 
 from fedsmoo import simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.check import from_arrays
+from fedsmoo.engines import task
 from fedsmoo.engines.oracles.channels_last import CHANNELS_LAST, POOLED, lay_out_gradients, takes_channels_last
 from fedsmoo.engines.serial import sum_of_threads
 from fedsmoo.engines.task import Task
@@ -73,10 +76,12 @@ MODULES = {
 }
 
 
-def trained(module: nn.Module, engine: str, threads: int = 1, method: str = "fedavg", **settings: Any) -> Result:
+def trained(
+    module: nn.Module, engine: str, threads: int = 1, method: str = "fedavg", data: Any = None, **settings: Any
+) -> Result:
     torch.set_num_threads(threads)
     try:
-        result = simulate(module, images(), method, engine=engine, **{**SETTINGS, **settings})
+        result = simulate(module, data or images(), method, engine=engine, **{**SETTINGS, **settings})
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(1)
@@ -94,6 +99,60 @@ def test_any_number_of_threads_gives_the_same_bits_which_are_those_of_serial_but
     assert float((one.server.w - serial.server.w).abs().max()) < 1e-12
     losses = [[r.train_loss for r in run.history] for run in (one, three, serial)]
     assert losses[0] == losses[1] == pytest.approx(losses[2], rel=1e-12)
+
+
+class Cached(nn.Module):
+    """Keeps its input for the rest of its pass, which another pass of the same module would take away."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x
+        return self.inner(x) + self.x.mean((1, 2, 3))[:, None]
+
+
+PORTION = 7  # samples: no look at a model takes as many
+
+
+class Met(nn.Module):
+    """Waits in evaluation until two passes are under way."""
+
+    both = Barrier(2, timeout=PATIENCE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training and len(x) == PORTION:
+            self.both.wait()
+        return x
+
+
+EVALUATED = {**MODULES, "a cache": lambda: Cached(cnn())}
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_an_evaluation_has_the_scores_of_serial_and_with_any_number_of_threads_the_same_bits(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty-two samples in four portions, of which the last is one sample."""
+    x, y, *_ = images()
+    monkeypatch.setattr(task, "evaluated_at_once", lambda task, w: PORTION)
+    found = [trained(EVALUATED[name](), engine, threads, data=(x, y, x[:22], y[:22]))
+             for engine, threads in (("threads", 1), ("threads", 3), ("serial", 1))]  # fmt: skip
+    one, three, serial = ([(r.test_loss, r.test_accuracy) for r in run.history] for run in found)
+    assert one == three
+    assert [loss for loss, _ in one] == pytest.approx([loss for loss, _ in serial], rel=1e-12)
+    assert [right for _, right in one] == [right for _, right in serial]
+
+
+def test_portions_of_an_evaluation_are_answered_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of four passes waits for another one."""
+    x, y, *_ = images()
+    monkeypatch.setattr(task, "evaluated_at_once", lambda task, w: PORTION)
+    run = trained(nn.Sequential(Met(), cnn()), "threads", 2, data=(x, y, x[:28], y[:28]), rounds=1)
+    assert run.history[-1].test_loss == pytest.approx(
+        trained(cnn(), "serial", data=(x, y, x[:28], y[:28]), rounds=1).history[-1].test_loss, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("first", [torch.contiguous_format, CHANNELS_LAST])

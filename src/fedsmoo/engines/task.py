@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -197,22 +197,26 @@ class Task:
         """How many samples are evaluated at once: the model is looked at for that once, at its first weights."""
         return evaluated_at_once(self, self.model.initial().to(self.device, self.dtype))
 
-    def evaluate(self, w: Tensor, on: Samples | None = None, order: torch.memory_format = FIRST) -> Scores:
-        """Return loss and metrics of one model on the test part, or on other samples.
+    def answers(self, w: Tensor, x: Tensor, order: torch.memory_format = FIRST) -> Tensor:
+        """Return the outputs of one model on stored samples, in eval mode.
 
         ``order`` is that of the inputs in memory: images may have their channels last there.
         """
-        parameters, on, size = self.model.layout.split(w), on or self.test, self.portion
         self.model.eval()
         with torch.no_grad():
-            outputs = self.tally(lambda x: self.model.forward(parameters, x.to(memory_format=order)), size, on)
-            return outputs.scores(on.y)
+            return self.model.forward(self.model.layout.split(w), self.inputs(x).to(memory_format=order))
 
-    def tally(self, outputs: Callable[[Tensor], Tensor], size: int, on: Samples, channels_first: bool = True) -> Tally:
-        """Return the sums of losses and metrics of ``outputs(inputs)`` over samples, ``size`` at a time."""
+    def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
+        """Return loss and metrics of one model on the test part, or on other samples."""
+        on = on or self.test
+        return self.tally((self.answers(w, x) for x in on.x.split(self.portion)), self.portion, on).scores(on.y)
+
+    def tally(self, answers: Iterable[Tensor], size: int, on: Samples) -> Tally:
+        """Return the sums of losses and metrics of ``answers`` to samples, ``size`` at a time."""
         adding = self.tallying(self.metrics, len(on.y))
-        for x, y in zip(on.x.split(size), on.y.split(size), strict=True):
-            adding.add(outputs(self.inputs(x, channels_first=channels_first)), y.to(self.device))
+        with torch.no_grad():
+            for out, y in zip(answers, on.y.split(size), strict=True):
+                adding.add(out, y.to(self.device))
         return adding.tally()
 
     def tallying(self, metrics: tuple[Metric, ...], samples: int) -> Tallying:

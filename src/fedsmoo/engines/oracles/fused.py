@@ -103,10 +103,11 @@ class FusedOracle(OpaqueOracle):
     def tally(self, w: Tensor, on: Samples) -> Tally:
         """Return the sums of losses and metrics of one model on samples."""
 
-        def outputs(x: Tensor) -> Tensor:
-            return self.kernel(1, len(x)).logits(w[None], self.images(x[None]))[0]
+        def answers(x: Tensor) -> Tensor:
+            images = self.task.inputs(x, channels_first=False)
+            return self.kernel(1, len(x)).logits(w[None], self.images(images[None]))[0]
 
-        return self.task.tally(outputs, EVALUATED_AT_ONCE, on, channels_first=False)
+        return self.task.tally(map(answers, on.x.split(EVALUATED_AT_ONCE)), EVALUATED_AT_ONCE, on)
 
     def capture(self, on: Samples) -> CapturedEvaluation:
         """Capture an evaluation as one graph: about 150 launches, most of them shorter than the host's call."""

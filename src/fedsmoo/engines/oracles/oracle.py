@@ -133,10 +133,15 @@ class Oracle:
     def free_buffers(self) -> None:
         """Free buffers that can be made again; captured graphs that use them must be dropped as well."""
 
+    def answers(self, w: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs of one model on stored samples, in eval mode and in the precision that is in force."""
+        return self.task.answers(w, x)
+
     def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
         """Return loss and metrics of one model on the test part, or on other samples."""
+        on, size = on or self.task.test, self.task.portion
         with products(self.task):
-            return self.task.evaluate(w, on=on)
+            return self.task.tally((self.answers(w, x) for x in on.x.split(size)), size, on).scores(on.y)
 
 
 def single_oracle(task: Task) -> Oracle:
