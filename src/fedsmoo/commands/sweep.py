@@ -33,6 +33,10 @@ PackSize = Annotated[int | None, typer.Option(min=1, help="Runs in one batch (de
 Export = Annotated[
     Path | None, typer.Option(help="Write each finished run's result file here at once (default: nowhere).")
 ]
+Already = Annotated[
+    Path | None,
+    typer.Option("--measured", help="Leave out runs that have a result file in this folder, or below it."),
+]
 Supersede = Annotated[
     str | None,
     typer.Option(metavar="REASON", help="Replace result files with other numbers; the old ones are kept with REASON."),
@@ -85,6 +89,7 @@ def _sweep(
     pack: PackSize = None,
     to: Export = None,
     supersede: Supersede = None,
+    measured: Already = None,
     keep: Keep = False,
     retry: Retry = False,
     dry_run: DryRun = False,
@@ -95,11 +100,16 @@ def _sweep(
     flags: dict[str, Any],
 ) -> None:
     from fedsmoo.sweeps.cost import estimate
-    from fedsmoo.sweeps.sweep import folder_of, open_sweep, unfinished
+    from fedsmoo.sweeps.sweep import folder_of, not_measured, open_sweep, unfinished
 
     require_single_process("fedsmoo sweep")
     root = folder_of(file, out)
     grid = open_sweep(file, flags, root, trust)
+    if measured is not None:
+        grid = not_measured(grid, measured, lambda line: sys.stderr.write(f"fedsmoo: {line}\n"))
+        if not grid.cells:
+            console().print("nothing is missing")
+            return
     cells, left = grid.folders(root), unfinished(grid, root)
     sys.stderr.write(f"{grid.title}: {counted(len(cells), 'run')}, {len(cells) - len(left)} done\n")
     if dry_run:

@@ -33,7 +33,7 @@ from fedsmoo.sweeps.cost import refuse_impossible
 from fedsmoo.sweeps.grid import Cell, Sweep, expand, named_by_tables, with_contents
 from fedsmoo.sweeps.index import refresh
 from fedsmoo.sweeps.queue import Outcome, Worker, ignore, work_at
-from fedsmoo.sweeps.results import export
+from fedsmoo.sweeps.results import collect, export
 
 PACK = 4  # runs in one batch on a GPU, unless somebody says otherwise
 Source = str | PathLike[str] | Mapping[str, Any] | Sweep
@@ -47,6 +47,7 @@ def sweep(
     pack: int | None = None,
     to: str | Path | None = None,
     supersede: str | None = None,
+    measured: str | Path | None = None,
     keep: bool = False,
     retry: bool = False,
     wait: bool = True,
@@ -67,6 +68,7 @@ def sweep(
         out: folder of the runs (default: ``runs/`` and the file's name).
         minutes, pack: stop after so long, everything saved; runs in one batch (default: 4 on a GPU, 1 on a CPU).
         to, supersede: folder of result files, written as runs finish; a reason to replace those of other numbers.
+        measured: a folder of result files: runs that have one in it, or below it, are left out.
         keep, save_every: keep the checkpoints of finished runs; rounds between them (default: under 5% of the time).
         trust, retry, wait: go on with runs that somebody else began, by code you have not run before; try failed runs
             again; wait for runs that another process has leased, to take over if it dies.
@@ -82,6 +84,10 @@ def sweep(
     """
     grid = open_sweep(file_or_table, settings, root := folder_of(file_or_table, out), trust)
     refuse_wrong_arguments(save_every)
+    if measured is not None:
+        grid = not_measured(grid, measured, note)
+    if not grid.cells:
+        return Outcome()
     unfinished(grid, root)
     size, calls = pack_size(pack, grid.cells[0].config), (watch, begun, finished, failed, note)
     with stopped_by(stop) as asked:
@@ -129,6 +135,20 @@ def open_sweep(
         return grid
     grid = with_contents(grid, hash_files_and_data([c.config for c in grid.cells]))
     return grid if root is None else dataclasses.replace(grid, cells=[as_in_older_folder(c, root) for c in grid.cells])
+
+
+def not_measured(grid: Sweep, folder: str | Path, note: Callable[[str], Any] = ignore) -> Sweep:
+    """Return a grid without the runs that have a result in a folder or below it; a note says how many have.
+
+    Raises:
+        FedsmooError: if there is no such folder.
+    """
+    if not (where := as_path(folder, "measured")).is_dir():
+        raise FedsmooError(f"measured: there is no folder {where}")
+    found = collect(results=sorted({path.parent for path in where.rglob("*.json")}), note=note)
+    cells = [cell for cell in grid.cells if cell.identity not in found]
+    note(f"{len(grid.cells) - len(cells)} of {len(grid.cells)} runs have a result below {where}: they are left out")
+    return dataclasses.replace(grid, cells=cells)
 
 
 def as_in_older_folder(cell: Cell, root: Path) -> Cell:
