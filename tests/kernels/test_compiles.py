@@ -55,7 +55,7 @@ def test_tf32_is_copied_four_numbers_at_a_time(tmp_path, device):
 
 
 def test_a_copy_of_a_single_number_is_counted(device):
-    from benchmarks.kernels.assembly import narrow_copies
+    from benchmarks.kernels.parts.assembly import narrow_copies
 
     copy = "cp.async.{}.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x{}, %r2;"
     assert narrow_copies("\n".join(copy.format(*how) for how in (("ca", 4), ("cg", 10), ("ca", 4)))) == 2
