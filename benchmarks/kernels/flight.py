@@ -1,4 +1,4 @@
-"""Products that a loop of a kernel leaves in flight, as Triton's program for a GPU says: needs no GPU."""
+"""Products that loops of a kernel leave in flight, and loads before a wait, by Triton's program: needs no GPU."""
 
 from __future__ import annotations
 
@@ -48,6 +48,18 @@ def in_flight(program: str) -> int:
             end = next(i for i in range(at + 1, len(lines)) if lines[i].startswith(ends))
             most = max(most, sum(going(lines[at + 1 : end])))
     return most
+
+
+def before_waits(program: str) -> int:
+    """Return how many loads of what other programs write, past a program's own cache, stand before a wait for them.
+
+    There must be none: a loop's load that is brought forward, by a pipeline say, would read what is not written yet.
+    """
+    early, waited = 0, False
+    for line in program.splitlines():
+        waited = (waited or "scf.while" in line) and " scf.for " not in line
+        early += "cacheModifier = cg" in line and not waited
+    return early
 
 
 def going(steps: list[str]) -> list[bool]:

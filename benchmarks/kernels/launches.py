@@ -13,12 +13,14 @@ from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Round, Vectors
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
-from fedsmoo.kernels import cast, norm, place, pool, recurrence
+from fedsmoo.kernels import cast, embedding, norm, place, pool
 from fedsmoo.kernels.conv import choose, conv, grouped
 from fedsmoo.kernels.conv.boxes import Box
 from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
+from fedsmoo.kernels.recurrent import steps as recurrence
+from fedsmoo.kernels.recurrent import whole
 from fedsmoo.kernels.resnet18 import gradient as resnet18
 from fedsmoo.kernels.resnet18.shapes import STORED
 from fedsmoo.kernels.resnet18.tiles import BOXES
@@ -75,16 +77,27 @@ def noise(clients: int) -> list[Launch]:
 
 
 def recurrences(clients: int, samples: int, precision: str, steps: int = 3, hidden: int = 256) -> list[Launch]:
-    """The launches of some steps of recurrences, forward and backward."""
+    """The launches of some steps of recurrences, forward and backward; of an LSTM also with all steps in one."""
     dtype, how = resnet18.PRECISIONS[precision]
+    whole.has_room = lambda device: True  # asks no device what it has
     with noting() as noted:
-        for kind in recurrence.GATES:
+        for kind in (*recurrence.GATES, "lstm"):
+            whole.ON = kind == "lstm" and len(noted) > 0
             new = partial(torch.zeros, clients, dtype=dtype)
             wide = recurrence.GATES[kind] * hidden
             gx, dh = (new(steps, samples, n).transpose(0, 1) for n in (wide, hidden))
             w, b, state = new(wide, hidden), new(wide), new(samples, hidden)
             found = recurrence.forward(kind, gx, w, b, state, state, how)
             recurrence.backward(kind, True, dh, *found, w, state, state, state, how)
+    whole.ON = False
+    return noted
+
+
+def embeddings(clients: int, samples: int, precision: str, words: int = 32) -> list[Launch]:
+    """The launches of an embedding's gradient, of so many rows that their blocks are found in two steps."""
+    dy = torch.zeros(clients, samples * words, 128, dtype=resnet18.PRECISIONS[precision][0])
+    with noting() as noted:
+        embedding.embedding_weight(dy, torch.zeros(dy.shape[:2], dtype=torch.int64), 5000)
     return noted
 
 

@@ -23,9 +23,19 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from benchmarks.kernels.assembly import narrow_copies, usage
-from benchmarks.kernels.flight import from_registers, in_flight, lowered
-from benchmarks.kernels.launches import convolutions, far, general, groups, launches, noise, passes, recurrences
+from benchmarks.kernels.flight import before_waits, from_registers, in_flight, lowered
+from benchmarks.kernels.launches import (
+    convolutions,
+    embeddings,
+    far,
+    general,
+    groups,
+    launches,
+    noise,
+    passes,
+    recurrences,
+)
+from benchmarks.kernels.parts.assembly import narrow_copies, usage
 from fedsmoo.kernels.resnet18.tiles import MANY_CLIENTS
 from fedsmoo.kernels.runtime import Launch
 
@@ -80,6 +90,7 @@ def describe(launch: Launch) -> dict[str, Any]:
         "warps": warps, "registers": registers, "spilled": spilled, "shared": shared, "programs": prod(grid),
         "programs_at_once": fit, "waves": round(prod(grid) / (MULTIPROCESSORS * max(fit, 1)), 2),
         "in_flight": in_flight(built.asm["ttgir"]), "narrow_copies": narrow_copies(built.asm["ptx"]),
+        "before_waits": before_waits(built.asm["ttgir"]),
     }  # fmt: skip
 
 
@@ -91,7 +102,7 @@ def products(clients: int, batch: int, once: bool) -> list[dict[str, Any]]:
     ways = [*(("bf16", way) for way in ("boxes", "waited", "loads")), ("tf32", "loads"), ("fp32", "loads")]
     noted = [(p, n) for p, way in ways[: 4 if once else 5] for n in launches(clients, batch, p, way)]
     noted += [("bf16", n) for n in launches(max(clients, MANY_CLIENTS), batch, "bf16")]
-    others = convolutions, partial(convolutions, turned=True), recurrences
+    others = convolutions, partial(convolutions, turned=True), recurrences, embeddings
     noted += [(p, n) for made in others for p in ("bf16", "tf32") for n in made(2, batch, p)]
     rows, seen = [], set[tuple[Any, ...]]()
     for precision, launch in noted:
@@ -130,7 +141,7 @@ def kernels(options: argparse.Namespace) -> list[dict[str, Any]]:
     noted = launches(options.clients, options.batch, options.precision)
     for method in options.methods.split(","):
         noted += passes(method, options.clients, options.precision)
-    for made in (recurrences, convolutions, groups, general, far):
+    for made in (recurrences, embeddings, convolutions, groups, general, far):
         noted += made(options.clients, options.batch, options.precision)
     for launch in noted + noise(options.clients):
         generated = launch[0].src if launch[0].__name__ == "vector_pass" else launch[3].get("KIND", "")

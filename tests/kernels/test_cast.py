@@ -19,18 +19,18 @@ def entries(start):
     return found, start, there
 
 
-@pytest.mark.parametrize("way", ["kernel", "operator"])
+@pytest.mark.parametrize("way", ["kernel", "kernel with other tiles", "operator"])
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32], ids=str)
 def test_cast(kind, way, draw):
-    from fedsmoo.kernels.cast import Weight, cast
+    from fedsmoo.kernels.cast import TODAY, Tile, Weight, cast
     from fedsmoo.operators import cast as operators
 
     fields, end, width = entries(3)
     w = draw(2, end + 2)
     w.copy_(w.to(kind))  # the interpreter rounds otherwise than a GPU
-    if way == "kernel":
+    if "kernel" in way:
         out = draw(2, width).to(kind)
-        cast(w, [Weight(*f) for f in fields], out)
+        cast(w, [Weight(*f) for f in fields], out, TODAY if way == "kernel" else Tile(64, 16, 4))
     else:
         out = operators.cast(w.double(), [n for f in fields for n in f], kind)
     for start, there, taps, inside, outside, rows in fields:

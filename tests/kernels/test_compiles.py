@@ -35,11 +35,12 @@ def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
     both = [r["kernel"] for r in rows]  # places in 32 bits, and in 64
     assert both.count("grouped_kernel") == both.count("grouped_data_kernel") == both.count("grouped_weight_kernel") == 2
     shared = {"noise_kernel", "norm_kernel", "norm_backward_kernel", "place_kernel", "cast_kernel", "backward_kernel"}
-    shared |= {"maxima_kernel", "windows_backward_kernel"}
+    shared |= {"maxima_kernel", "windows_backward_kernel", "find_kernel", "add_kernel"}
+    shared |= {"whole_forward_kernel", "whole_backward_kernel"}
     assert only or {"vector_pass", "fold_kernel", *shared} <= names
     # Sines and cosines keep 48 bytes for angles beyond what noise ever asks for.
     assert not [r for r in rows if r["spilled"] > (48 if r["kernel"] == "noise_kernel" else 16)]
-    assert not [r for r in rows if r["programs_at_once"] < 1 or r["in_flight"]]
+    assert not [r for r in rows if r["programs_at_once"] < 1 or r["in_flight"] or r["before_waits"]]
     if not only:
         assert {"conv_weight_kernel", "stem_weight_boxes_kernel", "head_kernel", "head_norm_kernel"} <= names
         assert all(r["programs_at_once"] >= 2 for r in rows if r["programs"] > 132)
@@ -54,7 +55,7 @@ def test_tf32_is_copied_four_numbers_at_a_time(tmp_path, device):
 
 
 def test_a_copy_of_a_single_number_is_counted(device):
-    from benchmarks.kernels.assembly import narrow_copies
+    from benchmarks.kernels.parts.assembly import narrow_copies
 
     copy = "cp.async.{}.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x{}, %r2;"
     assert narrow_copies("\n".join(copy.format(*how) for how in (("ca", 4), ("cg", 10), ("ca", 4)))) == 2
@@ -105,3 +106,14 @@ def test_what_is_in_flight_at_a_loops_end(operand, waits, found, device):
         f"    %w = ttng.warp_group_dot_wait %d {{pendings = {waits} : i32}} : tensor<>", "    scf.yield %w", "  }",
     ]  # fmt: skip
     assert in_flight("\n".join([*loop, f"  {product}"])) == found
+
+
+def test_a_load_before_a_wait_is_counted(device):
+    """As a pipeline brings it forward: before the loop, and in it before the wait."""
+    from benchmarks.kernels.flight import before_waits
+
+    load, wait = "  %a = tt.load %at cacheModifier = cg : tensor<64x256x!tt.ptr<bf16>>", "  scf.while : () -> () {"
+    loop = "  %c = scf.for %t = %first to %last step %one {"
+    assert before_waits("\n".join([loop, "  %x = tt.load %at : tensor<2x2xbf16>", wait, load])) == 0
+    assert before_waits("\n".join([wait, load, loop, load, wait, load])) == 1
+    assert before_waits("\n".join([load, loop, wait, load])) == 1

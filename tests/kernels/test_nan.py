@@ -24,7 +24,7 @@ def same(found, want):
 @pytest.mark.filterwarnings("ignore:invalid value")  # of NumPy, which is asked for none
 def test_a_relu_behind_a_recurrence(draw):
     """Products that overflowed, one to each side, add up to no number."""
-    from fedsmoo.kernels.recurrence import forward
+    from fedsmoo.kernels.recurrent.steps import forward
 
     gx, w, h0, none = draw(2, 1, 3, 8), draw(1, 8, 8), draw(1, 3, 8), draw(1, 3, 0)
     w[0, 0, :2], h0[0, 1, :2] = torch.tensor([1.0, -1.0]), torch.inf

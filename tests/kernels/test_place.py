@@ -40,6 +40,18 @@ def test_place_many_gradients(kind, draw):
     assert torch.equal(flat[:, -2:], before[:, -2:])
 
 
+@pytest.mark.parametrize("tile", [(16, 16, 4), (64, 64, 8), (16, 256, 4, True), (32, 64, 8, True, True)])
+def test_tiles_of_any_size_place_the_same(tile, draw):
+    from fedsmoo.kernels.place import Tile, place
+
+    shapes = [*SHAPES.values(), (2, 3, 24), (2, 2, 9, 16, 8)]  # the last ones' rows are pieces of 16 bytes
+    sources = [draw(*shape).to((torch.float32, torch.bfloat16)[i % 2]) for i, shape in enumerate(shapes)]
+    found, plain = (draw(2, sum(wanted(v).shape[1] for v in sources)) for _ in range(2))
+    place(sources, plain)
+    place(sources, found, Tile(*tile))
+    assert torch.equal(found, plain)
+
+
 def test_place_what_is_part_of_wider_rows(draw):
     """A stem's gradient by patches: each client's has rows that belong to no tap."""
     from fedsmoo.kernels.place import place

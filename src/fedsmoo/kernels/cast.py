@@ -12,9 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedsmoo.kernels.place import Tile
 from fedsmoo.kernels.runtime import launch
 
-ROWS, COLS, WARPS = 32, 64, 4  # of a tile
+TODAY = Tile(32, 64, 4)  # ``python -m benchmarks.kernels.moves`` times others
 
 
 @triton.jit(do_not_specialize=["w_row"], do_not_specialize_on_alignment=["w"])
@@ -67,28 +68,30 @@ class Weight(NamedTuple):
         """How many numbers the result has."""
         return self.outside if self.taps == 0 else self.rows * self.outside
 
-    @property
-    def tiles(self) -> int:
+    def tiles(self, rows: int, cols: int) -> int:
+        """Return of how many tiles of a size the result is."""
         if self.taps == 0:
-            return triton.cdiv(self.outside, ROWS * COLS)
-        return triton.cdiv(self.rows, ROWS) * triton.cdiv(self.outside, COLS)
+            return triton.cdiv(self.outside, rows * cols)
+        return triton.cdiv(self.rows, rows) * triton.cdiv(self.outside, cols)
 
 
 @cache  # of any number: captured graphs read tables by their addresses, and nobody else keeps them
-def tables(weights: tuple[Weight, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+def tables(
+    weights: tuple[Weight, ...], device: torch.device, size: tuple[int, int] = TODAY[:2]
+) -> tuple[Tensor, Tensor]:
     """Return which weight each tile is of, and the first tile and the fields of each; made once, before a capture."""
-    tiles = [v.tiles for v in weights]
+    tiles = [v.tiles(*size) for v in weights]
     owner = [i for i, n in enumerate(tiles) for _ in range(n)]
     rows = [[first, *v] for first, v in zip(accumulate(tiles, initial=0), weights, strict=False)]
     return torch.tensor(owner, dtype=torch.int32, device=device), torch.tensor(rows, dtype=torch.int32, device=device)
 
 
-def cast(w: Tensor, weights: Sequence[Weight], out: Tensor) -> None:
+def cast(w: Tensor, weights: Sequence[Weight], out: Tensor, tile: Tile = TODAY) -> None:
     """Write the weights of rows ``w [C, P]`` to ``out [C, T]``."""
     w = w if w.stride(1) == 1 else w.contiguous()
-    owner, table = tables(tuple(weights), w.device)
+    owner, table = tables(tuple(weights), w.device, (tile.rows, tile.cols))
     launch(
         cast_kernel, (len(owner), len(w)),
         w=w, w_row=w.stride(0), out=out, out_row=out.stride(0), owner=owner, table=table,
-        EVEN=all(v.outside % 8 == 0 for v in weights if v.taps), BR=ROWS, BO=COLS, num_warps=WARPS,
+        EVEN=all(v.outside % 8 == 0 for v in weights if v.taps), BR=tile.rows, BO=tile.cols, num_warps=tile.warps,
     )  # fmt: skip

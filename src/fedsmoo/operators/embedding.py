@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsmoo.operators.convolution import by_kernels
 from fedsmoo.operators.fold import front
 
 aten = torch.ops.aten
@@ -20,6 +21,12 @@ def embedding_weight(dy: Tensor, index: Tensor, rows: int, by_count: bool) -> Te
     One operator, because a compiler would add in any order; PyTorch's own sorts the indices. ``by_count`` divides a
     row's gradient by how often it was read.
     """
+    if by_kernels(dy) and not by_count:
+        from fedsmoo.kernels import embedding as kernels  # late: it imports Triton
+
+        if kernels.ON:
+            found = kernels.embedding_weight(dy, index, rows)
+            return found.squeeze(1) if found.shape[1] == 1 else found.sum(1).to(dy.dtype)
     clients = len(index)
     at = index + torch.arange(clients, device=index.device)[:, None] * rows
     found = aten.embedding_dense_backward(dy.flatten(0, 1), at.flatten(), clients * rows, -1, by_count)

@@ -40,7 +40,7 @@ def forward(kind: str, gx: Tensor, w: Tensor, b: Tensor, h0: Tensor, c0: Tensor)
     products. It may be ``[C, 0]``: none.
     """
     if by_kernels(gx):
-        from fedsmoo.kernels.recurrence import forward as by_steps
+        from fedsmoo.kernels.recurrent.steps import forward as by_steps
 
         return by_steps(kind, gx, w, b, h0, c0, precision_of(gx))
     h, c, wt, size = h0, c0, w.transpose(1, 2), w.shape[-1]
@@ -83,7 +83,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients by ``gx``, ``w``, ``b`` (if there is one), ``h0`` and ``c0``; ``dc`` is by the last c."""
     if by_kernels(dh):
-        from fedsmoo.kernels.recurrence import backward as by_steps
+        from fedsmoo.kernels.recurrent.steps import backward as by_steps
 
         return by_steps(kind, biased, dh, h, c, gates, w, h0, c0, dc, precision_of(dh))
     dgx, dgh = by_client(dh, w.shape[1]), room(dh, w.shape[1])

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedsmoo.kernels import cells
+from fedsmoo.kernels.recurrent import cells, whole
 from fedsmoo.kernels.runtime import launch
 
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
@@ -158,6 +158,9 @@ def forward(
     grid = (triton.cdiv(hidden, sizes["BN"]), triton.cdiv(samples, sizes["BM"]), clients)
     given = {**rows(gx, "gx"), "w": w.contiguous(), "b": b, "h0": h0.contiguous(), "carry": carry}
     made = {"hs": hs, "cs": cs, "gates": gates}
+    if whole.serves(kind, gx, hidden):
+        whole.run(whole.whole_forward_kernel, given | made, (steps, clients, samples, hidden), precision)
+        steps = 0  # none is left
     for t in range(steps):
         launch(
             forward_kernel, grid, **given, **made, t=t, T=steps, B=samples, H=hidden, KIND=kind, PRECISION=precision,
@@ -181,7 +184,11 @@ def backward(
     grid = (triton.cdiv(hidden, sizes["BN"]), triton.cdiv(samples, sizes["BM"]), clients)
     given = {**rows(dh, "dh"), "hs": hs, "cs": cs, "gates": gates, "w": w, "h0": h0, "c0": c0.contiguous()}
     made = {"carry": carry, "dgx": dgx, "dgh": dgh}
-    for t in range(steps - 1, -1, -1):
+    at_once = whole.serves(kind, dh, hidden)
+    if at_once:
+        made["db"] = whole.sums(dh, hidden)
+        whole.run(whole.whole_backward_kernel, given | made, (steps, clients, samples, hidden), precision)
+    for t in range(steps - 1, -1, -1) if not at_once else ():
         launch(
             backward_kernel, grid, **given, **made, t=t, T=steps, B=samples, H=hidden, KIND=kind, PRECISION=precision,
             **sizes,
@@ -191,5 +198,7 @@ def backward(
         dw = torch.baddbmm(dw, dgh[:, 1:].flatten(1, 2).transpose(1, 2), hs[:, :-1].flatten(1, 2))
     if kind == "gru":
         dh0 = dh0 + carry.to(dh0.dtype)
-    db = dgh.sum((1, 2)) if biased else dw.new_empty(clients, 0)
+    db = dw.new_empty(clients, 0)
+    if biased:
+        db = made["db"].sum(1).to(dgh.dtype) if at_once else dgh.sum((1, 2))
     return dgx.transpose(0, 1), dw, db, dh0, (carry.to(dc.dtype) if kind == "lstm" else dc.clone())

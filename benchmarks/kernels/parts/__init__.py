@@ -1,0 +1,1 @@
+"""Parts of the scripts beside: jobs to time, and what is compiled."""
