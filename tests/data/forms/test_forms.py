@@ -627,6 +627,11 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
         {"y": "y"},
         "column 'b' holds text: 1 of 3 values are no numbers, the first is 'n/k' of sample 1: repair them; or name",
     ),
+    "words among missing values": (  # of which "1 of 3 are no numbers" is no help
+        lambda _: FRAME.assign(a=["n/k", *[None] * (len(FRAME) - 1)]),
+        {"y": "kind"},
+        "column 'a' holds text: make numbers of it, pandas.get_dummies(",
+    ),
     "two columns of a csv": (csv_of("a,y,a\n1,0,2\n"), {"y": "y"}, "a.csv: two columns are called 'a': rename one"),
     "another sign": (csv_of("a;b;y\n1,5;2;0\n"), {"y": "y"}, "a.csv: between columns is ';', not a comma: save it"),
     "a tab": (csv_of("a\tb\ty\n1\t2\t0\n"), {"y": "y"}, "a.csv: between columns is a tab, not a comma"),
@@ -749,6 +754,12 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "a csv of names alone": (csv_of("a,b,y\n"), {"y": "y"}, "a.csv: it is empty; at least one sample is needed"),
     "a broken csv": (csv_of('a,b\n"1,2\n'), {"y": "a"}, "a.csv cannot be read: "),
 }
+
+
+def test_a_number_beside_samples_and_labels_is_no_column() -> None:
+    """As a file of NumPy has it: ``len`` of it was a traceback."""
+    found = read_data({"x": X, "y": Y, "scale": np.array(2.0)}, test=0.5)
+    assert len(found.x_train) + len(found.x_test) == len(X)
 
 
 @pytest.mark.parametrize("name", WRONG)
