@@ -78,9 +78,7 @@ def remedy(column: Any, name: Any) -> str:
     if not 0 < len(words) < len(there) / 2:
         return REMEDY.format(name)
     first = brief(column.iloc[words[0]])
-    return (
-        f"{len(words)} of {len(there)} values are no numbers, the first is {first} of sample {words[0]}: repair them"
-    )
+    return f"{len(words)} of {len(there)} values are no numbers, the first is {first} of sample {words[0]}: repair them"
 
 
 def is_number(value: Any) -> bool:
