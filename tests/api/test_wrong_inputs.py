@@ -109,6 +109,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "got Long and Float; if samples are whole numbers that the model multiplies, make floats of them",
     ),
     ({"model": nn.Linear(6, 3, device="meta")}, "'weight' of Linear is on the device 'meta' and has no values: make"),
+    ({"model": nn.LazyLinear(3, device="meta")}, "'weight' of LazyLinear is on the device 'meta' and has no values"),
+    (
+        {"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, affine=False, device="meta"))},
+        "the buffer '1.running_mean' of Sequential is on the device 'meta' and has no values: make the model on",
+    ),
     ({"model": nn.Linear(6, 1)}, "the model has 1 output, but the labels of 'custom' go up to 2"),
     ({"loss": "mse"}, "loss is 'mse', but the targets are classes: use cross_entropy"),
     ({"partition": 3}, "partition is 3, but must be a rule or its name"),
