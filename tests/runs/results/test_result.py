@@ -209,6 +209,7 @@ def test_curves_are_the_records_numbers() -> None:
     assert list(result.plot("train_loss", ax=axes).get_xticks()) == [1, 3]
     with pytest.raises(FedsmooError, match="did you mean 'test_accuracy'"):
         result.plot("accuracy")
+    assert list(run(1).plot().get_xticks()) == [0, 1, 2]
 
 
 def test_results_of_one_method_are_its_seeds_and_labels_may_be_given() -> None:

@@ -81,7 +81,7 @@ def draw_curves(
             axes.fill_between(rounds, curves.min(0), curves.max(0), color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("communication rounds")
     if isinstance(axes.xaxis.get_major_locator(), MaxNLocator):  # not where somebody's own axes have other ticks
-        axes.locator_params("x", integer=True)  # there is no half a round
+        axes.locator_params("x", integer=True, min_n_ticks=1)  # there is no half a round
     words = None if metric is None else f"{metric.replace('_', ' ')}{' (%)' if percent else ''}"
     axes.set_ylabel(words or lead.axis)
     axes.grid(alpha=0.25, linewidth=0.6)
