@@ -20,7 +20,7 @@ from fedsmoo.runs.watch.display import Moving, display
 from fedsmoo.sweeps import METHODS
 from fedsmoo.sweeps.compare import MEASURES, compare_named, refuse_not_shared, seeds_of
 from fedsmoo.sweeps.comparison import Comparison
-from fedsmoo.sweeps.methods import Entry, Methods, folder_stem, labels, methods_of, with_method_of
+from fedsmoo.sweeps.methods import Entry, Methods, folder_name, labels, methods_of, with_method_of
 from fedsmoo.sweeps.queue import Outcome, ignore
 
 OUT = Path("runs/compare")
@@ -140,11 +140,6 @@ def refuse_misplaced(entries: Sequence[Entry], settings: Mapping[str, Any]) -> N
         if whole := [n for n in ONE_CALL if n in entry.options]:
             say = "is of the whole comparison: give it beside the methods"
             raise FedsmooError(f"{whole[0]} is given for {entry.name}, but {say}")
-
-
-def folder_name(label: str, seed: int) -> str:
-    """Return what the folder of a run is called."""
-    return f"{folder_stem(label)}-seed{seed}"
 
 
 def refuse_impossible(tasks: Sequence[tuple[Entry, str, int]], common: Mapping[str, Any]) -> None:

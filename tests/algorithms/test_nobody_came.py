@@ -67,7 +67,7 @@ def test_who_draws_nobody_adds_noise_alone(method):
         assert torch.allclose(now["w"], expected, atol=1e-12), t
 
 
-@pytest.mark.parametrize("attack", ["sign-flip", "scaled", "gaussian"])
+@pytest.mark.parametrize("attack", ["sign-flip", "scaled", "gaussian", "alie"])
 @pytest.mark.parametrize("method", ["fednova", "fedcm"])
 def test_where_nobody_came_nobody_attacks(method, attack):
     """What clients would have sent of their steps was asked of one without a number: the run ended in a TypeError."""

@@ -109,6 +109,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "got Long and Float; if samples are whole numbers that the model multiplies, make floats of them",
     ),
     ({"model": nn.Linear(6, 3, device="meta")}, "'weight' of Linear is on the device 'meta' and has no values: make"),
+    ({"model": nn.LazyLinear(3, device="meta")}, "'weight' of LazyLinear is on the device 'meta' and has no values"),
+    (
+        {"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, affine=False, device="meta"))},
+        "the buffer '1.running_mean' of Sequential is on the device 'meta' and has no values: make the model on",
+    ),
     ({"model": nn.Linear(6, 1)}, "the model has 1 output, but the labels of 'custom' go up to 2"),
     ({"loss": "mse"}, "loss is 'mse', but the targets are classes: use cross_entropy"),
     ({"partition": 3}, "partition is 3, but must be a rule or its name"),
@@ -255,3 +260,17 @@ def test_classes_numbered_from_1_get_a_line(least: int, told: bool, recwarn: pyt
         "take 1 off every label"
     )
     assert (line in [str(w.message) for w in recwarn]) == told
+
+
+def test_classes_of_a_file_numbered_from_1_get_one_line(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    np.savez(tmp_path / "a.npz", **dict(zip(PARTS, (X[:30], Y[:30] + 1, X[30:], Y[30:] + 1), strict=True)))
+    made = "import numpy as np\n\n\ndef {}():\n    a = np.load({!r})\n    return {}\n"
+    four = "a['x_train'], a['y_train'], a['x_test'], a['y_test']"
+    whole = f"__import__('fedsmoo').data.check.from_arrays({four})"
+    for name, returned in (("four", four), ("whole", whole)):
+        (tmp_path / f"{name}.py").write_text(made.format(name, str(tmp_path / "a.npz"), returned))
+        recwarn.clear()
+        load(f"{tmp_path / name}.py:{name}")
+        (line,) = (str(w.message) for w in recwarn)
+        assert line.endswith("labels are 1 to 3, none is 0, and a model needs 4 outputs; if classes are numbered from "
+                             "1, take 1 off every label")  # fmt: skip

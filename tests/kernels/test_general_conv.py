@@ -142,6 +142,19 @@ def test_two_warps_multiply_float32_where_they_were_faster(kind, inside, outside
     assert warps == found
 
 
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_data_gradients_of_channels_that_fill_no_tile_have_small_ones(kind, device):
+    """Larger ones spilled 56 to 344 bytes a thread: of 65 and 256 channels, 50 and 20, 100 and 99, 36 and 64."""
+    from fedsmoo.kernels.conv.tiles import pixel_tile
+
+    def tile(inside, outside):
+        found = pixel_tile(10, 50 * 32 * 32, inside, outside, getattr(torch, kind), exact=False, back=True)
+        return found.rows, found.cols, found.warps
+
+    assert {tile(*c) for c in ((65, 256), (50, 20), (100, 99), (36, 64), (40, 3))} == {(64, 64, 4)}
+    assert tile(128, 128) == (128, 128, 8)
+
+
 @pytest.mark.parametrize("precision", ["ieee", "tf32x3"])
 def test_a_batch_of_no_samples(precision, device):
     """No outputs, and gradients of zero by weights, as PyTorch has it."""

@@ -107,12 +107,13 @@ def test_curves_are_means_over_seeds_smoothed(data: dict[str, Any]) -> None:
     assert len(styles) == 4  # two lines told apart by dash and marker
 
 
-def test_the_ticks_of_few_rounds_are_whole(tmp_path: Path) -> None:
-    found = gather([run_folder(tmp_path, "few", "fedavg", 0, rounds=4)])
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_the_ticks_of_few_rounds_are_whole(rounds: int, tmp_path: Path) -> None:
+    found = gather([run_folder(tmp_path, "few", "fedavg", 0, rounds=rounds)])
     with mpl.rc_context(STYLE):
         figure = figures.curves(found, Look(), "acc", "accuracy")
         figure.draw_without_rendering()
-        assert set(figure.axes[0].get_xticks()) <= {0, 1, 2, 3, 4, 5}
+        assert set(figure.axes[0].get_xticks()) <= {*range(rounds + 2)}
 
 
 @pytest.mark.parametrize(("axis", "end"), [("rounds", 30), ("bytes", 90.0), ("seconds", 1.5)])

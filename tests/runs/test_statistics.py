@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -139,3 +140,37 @@ def test_the_last_sound_model_of_a_run_that_diverged_is_kept_with_its_statistics
         fedsmoo.run(SETTINGS | {"statistics": policy}, tmp_path / "run", callback=look, save_every=1)
     assert same_state(load_file(tmp_path / "run" / "model.safetensors"), sound[0])
     assert same_state(fedsmoo.load(tmp_path / "run").model.state_dict(), sound[0])
+
+
+PICKY = """
+import torch
+from torch import nn
+
+
+class Picky(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+
+    def forward(self, x):
+        if bool((x > 50).any()):
+            raise ValueError("a sample above 50")
+        return super().forward(x)
+"""
+
+
+@pytest.mark.parametrize(("policy", "kept"), [("averaged", True), ("recomputed", False)])
+def test_what_went_wrong_first_is_said_where_statistics_cannot_be_had_either(
+    policy: str, kept: bool, tmp_path: Path
+) -> None:
+    """A sample that the model refuses ended the run, and the statistics of the model before, with a traceback."""
+    (tmp_path / "net.py").write_text(PICKY)
+    x, y = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 4 % 3
+    x[12] = 60
+    data = (x[:30], y[:30], x[30:], y[30:])
+    np.savez(tmp_path / "a.npz", **dict(zip(("x_train", "y_train", "x_test", "y_test"), data, strict=True)))
+    settings = {"model": f"{tmp_path}/net.py:Picky", "dataset": "mine", "data": str(tmp_path / "a.npz"), "rounds": 6}
+    settings |= {"sampling": "round_robin", "clients": 6, "cohort": 2, "engine": "serial", "statistics": policy}
+    with pytest.raises(FedsmooError, match=r"net\.py:\d+ in forward: ValueError: a sample above 50"):
+        fedsmoo.run(SETTINGS | settings, tmp_path / "run")
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) > 0
+    assert (tmp_path / "run" / "model.safetensors").is_file() == kept

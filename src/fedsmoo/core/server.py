@@ -193,8 +193,8 @@ def mean_of_no_replies(algorithm: Algorithm, down: Vectors, rnd: Round) -> Vecto
     Its public numbers are those of any client that makes ``rnd.steps`` steps.
     """
     w = down.w
-    unchanged = [n for n in algorithm.summed if n in algorithm.down and n not in algorithm.relative]
-    mean = Vectors(**{n: getattr(down, n) if n in unchanged else algorithm.zeros(n, w) for n in algorithm.summed})
+    unchanged = [n for n in algorithm.up if n in algorithm.down and n not in algorithm.relative]
+    mean = Vectors(**{n: getattr(down, n) if n in unchanged else algorithm.zeros(n, w) for n in algorithm.up})
     if not algorithm.public:
         return mean
     me = algorithm.first_contact(down).replace(**{n: algorithm.zeros(n, w) for n in algorithm.local})

@@ -15,6 +15,7 @@ from typing import Any
 from fedsmoo.core.errors import FedsmooError, as_path
 from fedsmoo.engines.distributed.launcher import is_writer
 from fedsmoo.engines.distributed.ranks import Ended
+from fedsmoo.engines.failure import explained
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import write_counts
@@ -31,7 +32,6 @@ from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0, 
 from fedsmoo.runs.simulation import Simulation
 from fedsmoo.runs.storage.checkpoint import Checkpoints
 from fedsmoo.runs.storage.fence import fenced_by
-from fedsmoo.runs.storage.files import DiskError
 from fedsmoo.runs.storage.folder import RunFolder, config_text, lossless_text, new_folder, refuse_used
 from fedsmoo.runs.storage.lease import TAKEN, Lease, TakenOver, leased, unless_taken
 from fedsmoo.runs.storage.names import CHECKPOINT
@@ -285,7 +285,8 @@ class Run:
                 result = self.simulation.run(self.after_round(callback, stop, save_every))
             except FedsmooError:
                 if self.simulation.history:  # the last model that was sound is worth keeping
-                    with suppress(DiskError), fenced_by(self.lease):  # but what went wrong first has to be known
+                    # But what went wrong first has to be known: statistics of the model may not be had any more.
+                    with suppress(FedsmooError), fenced_by(self.lease), explained(self.simulation.engine.name):
                         self.folder.keep_model(self.simulation, self.config)
                 raise
         summary = self.write_results(save_every != 0 if keep is None else keep)

@@ -30,7 +30,7 @@ from fedsmoo.runs.watch.display import Moving, display
 from fedsmoo.sweeps.comparison import Comparison
 from fedsmoo.sweeps.cost import refuse_impossible
 from fedsmoo.sweeps.grid import Cell, listed_seeds
-from fedsmoo.sweeps.methods import Entry, folder_stem, labels
+from fedsmoo.sweeps.methods import Entry, folder_name, labels
 from fedsmoo.sweeps.queue import Outcome, Worker
 from fedsmoo.sweeps.sweep import work_through
 
@@ -148,7 +148,7 @@ def open_comparison(
         configs[label] = each
     numbers = seeds_of(seeds, next(iter(configs.values())))
     cells = {
-        out / f"{folder_stem(label)}-seed{s}": Cell(each.replace(seed=s), label, "")
+        out / folder_name(label, s): Cell(each.replace(seed=s), label, "")
         for label, each in configs.items()
         for s in numbers
     }

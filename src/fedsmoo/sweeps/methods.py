@@ -170,6 +170,11 @@ def folder_stem(label: str) -> str:
     return fitting_name(re.sub(r"[^\w.]+", "-", label.lower()).strip("-"))
 
 
+def folder_name(label: str, seed: int) -> str:
+    """Return what the folder of a run in a comparison is called."""
+    return f"{folder_stem(label)}-seed{seed}"
+
+
 def refuse_contradictory_row(
     where: str, name: str, settings: Mapping[str, Any], options: Mapping[str, Any], merged: Mapping[str, Any]
 ) -> None:

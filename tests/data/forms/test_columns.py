@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,3 +182,27 @@ def test_bytes_in_columns_of_huggingface_are_images(declared):
 def test_arrays_may_have_the_other_order_of_bytes():
     swapped = read_data((X.astype(">f4"), Y.astype(">i2")))
     assert swapped.fingerprint == read_data((X.astype("f4"), Y)).fingerprint
+
+
+RARE = """
+from datasets import ClassLabel, Dataset, Features, Value
+
+
+def rare():
+    features = Features({"x": Value("float32"), "label": ClassLabel(names=["x", "y", "z"])})
+    parts = {"train": [0, 1, 0], "test": [0, 1, 2]}
+    return {n: Dataset.from_dict({"x": [1.0, 2.0, 3.0], "label": y}, features=features) for n, y in parts.items()}
+"""
+
+
+def test_a_rare_class_of_named_ones_may_be_in_the_test_part_alone(tmp_path: Path) -> None:
+    """As it may where the same data are given themselves; made by a function in a file they were refused."""
+    (tmp_path / "rare.py").write_text(RARE)
+    found = load(f"{tmp_path / 'rare.py'}:rare")
+    assert (found.classes, found.y_train.tolist(), found.y_test.tolist()) == (3, [0, 1, 0], [0, 1, 2])
+
+
+def test_a_number_beside_samples_and_labels_is_no_column() -> None:
+    """As a file of NumPy has it: ``len`` of it was a traceback."""
+    found = read_data({"x": X, "y": Y, "scale": np.array(2.0)}, test=0.5)
+    assert len(found.x_train) + len(found.x_test) == len(X)

@@ -164,7 +164,13 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
         {"y": "y"},
         "column 'b' holds text: 1 of 3 values are no numbers, the first is 'n/k' of sample 1: repair them; or name",
     ),
+    "words among missing values": (  # of which "1 of 3 are no numbers" is no help
+        lambda _: FRAME.assign(a=["n/k", *[None] * (len(FRAME) - 1)]),
+        {"y": "kind"},
+        "column 'a' holds text: make numbers of it, pandas.get_dummies(",
+    ),
     "two columns of a csv": (csv_of("a,y,a\n1,0,2\n"), {"y": "y"}, "a.csv: two columns are called 'a': rename one"),
+    "two columns called NA": (csv_of("NA,y,NA\n1,0,2\n"), {"y": "y"}, "a.csv: two columns are called 'NA': rename one"),
     "another sign": (csv_of("a;b;y\n1,5;2;0\n"), {"y": "y"}, "a.csv: between columns is ';', not a comma: save it"),
     "a tab": (csv_of("a\tb\ty\n1\t2\t0\n"), {"y": "y"}, "a.csv: between columns is a tab, not a comma"),
     "another encoding": (csv_of("ä,y\n1,0\n".encode("latin-1")), {"y": "y"}, "a.csv is no text in UTF-8: save it in"),

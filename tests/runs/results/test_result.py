@@ -203,8 +203,13 @@ def test_curves_are_the_records_numbers() -> None:
     assert list(result.plot("double").lines[0].get_ydata()) == [2 * (r.train_loss or 0) for r in result.history]
     same_axes = result.plot("train_loss", ax=axes)
     assert same_axes is axes
+    axes.set_xscale("log")  # whose ticks have no whole numbers to be asked for
+    assert result.plot("train_loss", ax=axes).get_xscale() == "log"
+    axes.set_xticks([1, 3])
+    assert list(result.plot("train_loss", ax=axes).get_xticks()) == [1, 3]
     with pytest.raises(FedsmooError, match="did you mean 'test_accuracy'"):
         result.plot("accuracy")
+    assert list(run(1).plot().get_xticks()) == [0, 1, 2]
 
 
 def test_results_of_one_method_are_its_seeds_and_labels_may_be_given() -> None:

@@ -73,13 +73,12 @@ def warn_other_order(x: Any, y: Any, what: str) -> None:
 
 def remedy(column: Any, name: Any) -> str:
     """Return what to do about a column that holds text: of categories, or of numbers and a few words beside them."""
-    words = [i for i, value in enumerate(column) if not is_number(value)]
-    if not 0 < len(words) < len(column) / 2:
+    there = np.flatnonzero(column.notna())
+    words = [i for i in there if not is_number(column.iloc[i])]
+    if not 0 < len(words) < len(there) / 2:
         return REMEDY.format(name)
     first = brief(column.iloc[words[0]])
-    return (
-        f"{len(words)} of {len(column)} values are no numbers, the first is {first} of sample {words[0]}: repair them"
-    )
+    return f"{len(words)} of {len(there)} values are no numbers, the first is {first} of sample {words[0]}: repair them"
 
 
 def is_number(value: Any) -> bool:

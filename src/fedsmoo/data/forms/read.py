@@ -109,7 +109,9 @@ def is_columns(value: Any) -> bool:
 
 
 def is_column(value: Any) -> bool:
-    return isinstance(value, Tensor | np.ndarray) or (isinstance(value, list) and bool(value) and is_array(value))
+    if isinstance(value, Tensor | np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, list) and bool(value) and is_array(value)
 
 
 def is_huggingface_table(value: Any) -> bool:

@@ -99,7 +99,8 @@ def read_csv(path: Path, who: tuple[str, ...], what: str) -> Any:
     """
     import pandas as pd
 
-    refuse_first_line(pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].tolist(), what)
+    first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)  # NA is a name as any other
+    refuse_first_line(first.iloc[0].tolist(), what)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         found = pd.read_csv(path, index_col=False)
@@ -110,13 +111,13 @@ def read_csv(path: Path, who: tuple[str, ...], what: str) -> Any:
     return found
 
 
-def refuse_first_line(names: list[Any], what: str) -> None:
+def refuse_first_line(names: list[str], what: str) -> None:
     """Refuse names of columns that pandas would take for one name, or give others; those that are missing are none."""
     if len(names) == 1:
         for sign, called in (("\t", "a tab"), (";", "';'"), ("|", "'|'")):
-            if sign in str(names[0]):
+            if sign in names[0]:
                 raise FedsmooError(f"{what}: between columns is {called}, not a comma: save it by to_csv(sep=',')")
-    twice = next((n for n in names if isinstance(n, str) and names.count(n) > 1), None)
+    twice = next((n for n in names if n and names.count(n) > 1), None)
     if twice is not None:
         raise FedsmooError(f"{what}: two columns are called {twice!r}: rename one")
 

@@ -58,6 +58,8 @@ def pixel_tile(
         return Tile(power(pixels, most=64), power(channels, most=64), inner, 2, 3)
     if cols <= 64 and not back:
         return Tile(power(pixels, most=64), cols, inner, 4, 4)
+    if back and (channels % cols or reduced % inner):  # masks take registers, of which larger tiles spill some
+        return Tile(power(pixels, most=64), min(cols, 64), inner, 4, 3)
     programs = clients * -(-pixels // 128) * -(-channels // cols)
     rows = power(pixels, most=64 if programs < 3 * MULTIPROCESSORS else 128)
     return Tile(rows, cols, inner, 8 if rows * cols > 8192 else 4, 3)

@@ -38,8 +38,8 @@ def refuse_lost(module: nn.Module) -> None:
 
     Raises:
         FedsmooError: if one does not fit (see :func:`refuse_unfit`), has a sparse gradient, or lies in the memory of
-            another one; if a buffer is sparse; or if a part was scripted, so that nothing can take the place of its
-            tensors.
+            another one; if a buffer is sparse; if one of either has no values; or if a part was scripted, so that
+            nothing can take the place of its tensors.
     """
     for where, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
@@ -51,6 +51,12 @@ def refuse_lost(module: nn.Module) -> None:
             raise FedsmooError(
                 f"{type(part).__name__} at {where or 'the top'!r} has sparse gradients, which no vector holds: set "
                 "sparse=False, which gives the same numbers"
+            )
+    for kind, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
+        for name in (n for n, t in tensors if t.is_meta):
+            raise FedsmooError(
+                f"the {kind} {name!r} of {type(module).__name__} is on the device 'meta' and has no values: make the "
+                "model on the CPU"
             )
     for name, b in module.named_buffers():
         if b.layout is not torch.strided or b.is_nested:
@@ -76,9 +82,7 @@ def refuse_lost(module: nn.Module) -> None:
 
 
 def refuse_unfit(p: nn.Parameter, what: str) -> None:
-    """Refuse a parameter without values, one of complex numbers, or one with a hook on its gradient."""
-    if p.is_meta:
-        raise FedsmooError(f"{what} is on the device 'meta' and has no values: make the model on the CPU")
+    """Refuse a parameter of complex numbers, or one with a hook on its gradient."""
     if p.requires_grad and p.is_complex():
         raise FedsmooError(
             f"{what} is complex, but vectors hold real numbers: keep its parts, [..., 2], and write "

@@ -160,7 +160,7 @@ def curves(data: dict[str, Any], look: Look, key: str, label: str, scale: float 
             axes.fill_between(x, y.min(0), y.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
         axes.set_yscale("log" if log else "linear")
         if look.axis == "rounds":
-            axes.locator_params("x", integer=True)  # there is no half a round
+            axes.locator_params("x", integer=True, min_n_ticks=1)  # there is no half a round
     close(figure, drawn, across, label)
     return figure
 

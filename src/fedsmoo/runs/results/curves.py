@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import brief, unknown
@@ -79,7 +80,8 @@ def draw_curves(
         if len(curves) > 1:
             axes.fill_between(rounds, curves.min(0), curves.max(0), color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("communication rounds")
-    axes.locator_params("x", integer=True)  # there is no half a round
+    if isinstance(axes.xaxis.get_major_locator(), MaxNLocator):  # not where somebody's own axes have other ticks
+        axes.locator_params("x", integer=True, min_n_ticks=1)  # there is no half a round
     words = None if metric is None else f"{metric.replace('_', ' ')}{' (%)' if percent else ''}"
     axes.set_ylabel(words or lead.axis)
     axes.grid(alpha=0.25, linewidth=0.6)

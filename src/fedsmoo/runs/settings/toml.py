@@ -24,8 +24,13 @@ class LostSettings(FedsmooError):
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the settings in a TOML file; ``[algorithm]``, ``[model]``, ``[loss]`` may be tables with a ``name``."""
-    if path.suffix == ".py":
-        raise FedsmooError(f"{path} is Python, no config file: name what is in it, such as {path}:Name")
+    file, _, name = str(path).partition(".py:")
+    if name or path.suffix == ".py":
+        named = f"{file}.py:{name}" if name else f"{path}:Name"
+        raise FedsmooError(
+            f"{path} is Python, no config file: say what it is, --algorithm {named} or --model {named}, or name it "
+            "among the methods to compare"
+        )
     try:
         content = path.read_bytes()
     except OSError as e:
