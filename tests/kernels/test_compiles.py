@@ -35,7 +35,7 @@ def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
     both = [r["kernel"] for r in rows]  # places in 32 bits, and in 64
     assert both.count("grouped_kernel") == both.count("grouped_data_kernel") == both.count("grouped_weight_kernel") == 2
     shared = {"noise_kernel", "norm_kernel", "norm_backward_kernel", "place_kernel", "cast_kernel", "backward_kernel"}
-    shared |= {"maxima_kernel", "windows_backward_kernel"}
+    shared |= {"maxima_kernel", "windows_backward_kernel", "layer_norm_backward_kernel"}
     assert only or {"vector_pass", "fold_kernel", *shared} <= names
     # Sines and cosines keep 48 bytes for angles beyond what noise ever asks for.
     assert not [r for r in rows if r["spilled"] > (48 if r["kernel"] == "noise_kernel" else 16)]

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from fedsmoo.operators.layer_norm import layer_norm
 from fedsmoo.operators.norm import group_norm
 
 
@@ -34,5 +35,6 @@ def average(x: Tensor, output_size: Any) -> Tensor:
 LAYERS: dict[Any, Callable[..., Any]] = {
     F.adaptive_avg_pool2d: average,
     F.group_norm: group_norm,
+    F.layer_norm: layer_norm,
     torch.group_norm: group_norm,
 }
