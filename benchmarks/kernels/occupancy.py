@@ -23,8 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from benchmarks.kernels.assembly import narrow_copies, usage
-from benchmarks.kernels.flight import from_registers, in_flight, lowered
+from benchmarks.kernels.assembly import from_registers, in_flight, lowered, narrow_copies, usage
 from benchmarks.kernels.launches import convolutions, far, general, groups, launches, noise, passes, recurrences
 from fedsmoo.kernels.resnet18.tiles import MANY_CLIENTS
 from fedsmoo.kernels.runtime import Launch

@@ -95,7 +95,7 @@ def test_no_loop_goes_on_while_a_product_reads_registers(tmp_path, device):
     [("tensor<64x16xbf16>", 1, 1), ("tensor<64x16xbf16>", 0, 0), ("!ttg.memdesc<64x16xbf16>", 1, 0)],
 )
 def test_what_is_in_flight_at_a_loops_end(operand, waits, found, device):
-    from benchmarks.kernels.flight import in_flight
+    from benchmarks.kernels.assembly import in_flight
 
     product = (
         f"%d = ttng.warp_group_dot %a, %b, %c {{isAsync = true, precision = 0 : i32}} : {operand} * !ttg.memdesc<>"

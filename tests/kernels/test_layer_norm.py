@@ -45,8 +45,8 @@ def given(draw, clients, rows, width):
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_backward(shape, way, draw, monkeypatch):
-    from fedsmoo.kernels import layer_norm
-    from fedsmoo.kernels.layer_norm import Tile, backward
+    from fedsmoo.kernels.norms import layer
+    from fedsmoo.kernels.norms.layer import Tile, backward
 
     (clients, rows, width), (coarse, turned, added, rounded) = shape, way
     x, gamma, mean, rstd = given(draw, clients, rows, width)
@@ -54,7 +54,7 @@ def test_backward(shape, way, draw, monkeypatch):
     dy = dy.bfloat16() if coarse else dy
     dy = dy.transpose(1, -2) if turned else dy
     more = draw(*x.shape) if added else None
-    monkeypatch.setattr(layer_norm, "PARTS", 3)  # so that there are several runs of several tiles
+    monkeypatch.setattr(layer, "PARTS", 3)  # so that there are several runs of several tiles
     tile = Tile(2, 1, 1)
     found = backward(dy, x, gamma, mean, rstd, more, rounded, tile)
     again = backward(dy, x, gamma, mean, rstd, more, rounded, tile)
@@ -71,7 +71,7 @@ def test_backward(shape, way, draw, monkeypatch):
 @pytest.mark.parametrize("order", [(0, 2, 1, 3, 4), (0, 3, 2, 1, 4), (0, 1, 2, 4, 3)], ids=str)
 def test_gradients_of_any_order_in_memory(order, draw):
     """Two strides of rows are followed; where there are more, or columns lie apart, the gradient is copied."""
-    from fedsmoo.kernels.layer_norm import backward
+    from fedsmoo.kernels.norms.layer import backward
 
     x, gamma, mean, rstd = given(draw, 2, (2, 3, 4), 5)
     back = [order.index(i) for i in range(5)]
@@ -84,7 +84,7 @@ def test_gradients_of_any_order_in_memory(order, draw):
 @pytest.mark.parametrize("clients", [1, 10, 300])
 @pytest.mark.parametrize("rows", [1, 3, 3200, 6400, 100_003])
 def test_runs_hold_every_row_and_none_is_empty(clients, rows, device):
-    from fedsmoo.kernels.layer_norm import PARTS, Tile, parts_of, run_of
+    from fedsmoo.kernels.norms.layer import PARTS, Tile, parts_of, run_of
 
     for tile in (Tile(1, 4, 1), Tile(8, 4, 4), Tile(16, 8, 8)):
         parts = parts_of(clients, rows, tile)

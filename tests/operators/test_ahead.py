@@ -20,14 +20,15 @@ CLIENTS, BATCH, SIDE = 2, 3, 8
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Take the kernels' side of operators; nothing is run."""
-    from fedsmoo.kernels import layer_norm, place, runtime  # noqa: F401
+    from fedsmoo.kernels import place, runtime  # noqa: F401
     from fedsmoo.kernels.conv import choose  # noqa: F401
+    from fedsmoo.kernels.norms import layer
 
     for name, module in list(sys.modules.items()):
         if name.startswith("fedsmoo.operators") and hasattr(module, "by_kernels"):
             monkeypatch.setattr(module, "by_kernels", lambda x: x.dtype == torch.float32)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-    monkeypatch.setitem(layer_norm.TILES, 8, layer_norm.plain_tile(8))
+    monkeypatch.setitem(layer.TILES, 8, layer.plain_tile(8))
 
 
 def gradient(module):

@@ -7,7 +7,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from fedsmoo.engines.oracles.products import WHOLE
-from fedsmoo.operators import layer_norm, trace
+from fedsmoo.operators import norm, trace
 from fedsmoo.operators.graph.views import value
 from fedsmoo.operators.layers import Instead
 from fedsmoo.operators.trace import called, traced
@@ -22,7 +22,7 @@ def ours(monkeypatch):
     def known(x, shape, *weights):
         return len(shape) == 1 and None not in weights
 
-    monkeypatch.setattr(layer_norm, "is_ours", known)
+    monkeypatch.setattr(norm, "is_ours", known)
 
 
 class Block(nn.Module):
@@ -124,9 +124,9 @@ def test_casts_and_sums_around_it_are_part_of_it(ours, monkeypatch):
 
 
 def test_only_widths_that_were_timed_take_it(monkeypatch):
-    kernels = pytest.importorskip("fedsmoo.kernels.layer_norm")
+    kernels = pytest.importorskip("fedsmoo.kernels.norms.layer")
     flat, _, given = gradient(NETWORKS["norms before branches"][0]())
-    monkeypatch.setattr(layer_norm, "by_kernels", lambda x: x.dtype == torch.float32)
+    monkeypatch.setattr(norm, "by_kernels", lambda x: x.dtype == torch.float32)
     for tiles, count in (({}, 0), ({16: kernels.Tile(8, 4, 4)}, 0), ({8: kernels.Tile(8, 4, 4)}, 5)):
         monkeypatch.setattr(kernels, "TILES", tiles)
         assert called(traced(flat, *given)).count("fedsmoo.layer_norm_backward.default") == count

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from fedsmoo.operators.layer_norm import layer_norm
-from fedsmoo.operators.norm import group_norm
+from fedsmoo.operators.norm import group_norm, layer_norm
 
 
 class Instead(TorchFunctionMode):

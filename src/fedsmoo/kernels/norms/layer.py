@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedsmoo.kernels.norm import rows_of
+from fedsmoo.kernels.norms.group import rows_of
 from fedsmoo.kernels.runtime import launch
 
 WIDEST = 8192  # numbers of a row that registers hold
