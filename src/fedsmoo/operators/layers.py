@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from fedsmoo.operators.attention import multi_head_attention
 from fedsmoo.operators.norm import group_norm, layer_norm
 
 
@@ -35,5 +36,6 @@ LAYERS: dict[Any, Callable[..., Any]] = {
     F.adaptive_avg_pool2d: average,
     F.group_norm: group_norm,
     F.layer_norm: layer_norm,
+    F.multi_head_attention_forward: multi_head_attention,
     torch.group_norm: group_norm,
 }
