@@ -202,8 +202,8 @@ def cases() -> list[Rows | Maps]:
     found: list[Rows | Maps] = [
         Forward("vit", "LayerNorm behind a sum, forward", 12, vit, True, False, False),
         Forward("bert", "LayerNorm behind a sum, forward", 5, bert, True, False, False),
-        Rows("vit", "LayerNorm before a linear layer, backward", 6, vit, True, False, True),
-        Rows("vit", "LayerNorm before attention, backward", 6, vit, True, True, True),
+        Rows("vit", "LayerNorm before a product, backward", 12, vit, True, False, True),
+        Rows("vit", "LayerNorm before attention with masks, backward", 0, vit, True, True, True),  # turns samples
         Rows("bert", "LayerNorm behind a branch, backward", 5, bert, False, False, False),
     ]
     for side, channels in ((32, 64), (16, 128), (8, 256), (4, 512)):
