@@ -23,7 +23,7 @@ def cases():
 def test_layer_norms_are_pytorch_s_client_by_client(device):
     norms, found = cases()
     for case in map(small, (c for c in found if type(c) is norms.Rows)):
-        dy, x, gamma, *_, more = given = case.given("cpu", 0)
+        dy, x, gamma, *_, more = given = case.given(device, 0)
         ways = list(case.ways(given))
         assert ways[0][0] == "today"
         truth = case.truth(given, ())
@@ -41,7 +41,7 @@ def test_layer_norms_are_pytorch_s_client_by_client(device):
 def test_forward_is_pytorch_s(device):
     norms, found = cases()
     for case in map(small, (c for c in found if type(c) is norms.Forward)):
-        branch, x, gamma, *_ = given = case.given("cpu", 0)
+        branch, x, gamma, *_ = given = case.given(device, 0)
         _, y, *_ = case.truth(given, ())
         for c in range(len(x)):
             want = F.layer_norm((x + branch)[c], x.shape[-1:], gamma[c], gamma[c])

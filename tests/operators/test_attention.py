@@ -88,3 +88,21 @@ def test_dropout_is_left_to_pytorch_in_training(training, monkeypatch):
     with Instead(LAYERS), torch.enable_grad():
         module(with_numbers(module)[1][0])
     assert seen == [not training]
+
+
+def test_products_in_bf16_round_what_pytorch_s_own_round():
+    """Sums may have another order, in last bits; a product that is rounded elsewhere would show in the third digit."""
+    module = Attending()
+    parts, x = with_numbers(module)
+    parts, x = {n: p.float() for n, p in parts.items()}, x.float()
+
+    def loss(given, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return functional_call(module, given, (x,)).float().square().sum()
+
+    attention.fold_attention()
+    plain = vmap(grad(loss))(parts, x)
+    with Instead(LAYERS):
+        found = vmap(grad(loss))(parts, x)
+    for n, want in plain.items():
+        assert float((found[n] - want).norm() / want.norm()) < 1e-5, n
