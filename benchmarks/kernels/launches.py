@@ -13,12 +13,13 @@ from fedsmoo.compiler.step import CompiledStep
 from fedsmoo.compiler.trace import StepInputs
 from fedsmoo.core import LocalRule, Round, Vectors
 from fedsmoo.engines.oracles.opaque import OpaqueOracle
-from fedsmoo.kernels import cast, embedding, norm, place, pool
+from fedsmoo.kernels import cast, embedding, place, pool
 from fedsmoo.kernels.conv import choose, conv, grouped
 from fedsmoo.kernels.conv.boxes import Box
 from fedsmoo.kernels.conv.geometry import Geometry
 from fedsmoo.kernels.gradients import GradientBuffers
 from fedsmoo.kernels.noise import by_kernel
+from fedsmoo.kernels.norms import group, layer
 from fedsmoo.kernels.recurrent import steps as recurrence
 from fedsmoo.kernels.recurrent import whole
 from fedsmoo.kernels.resnet18 import gradient as resnet18
@@ -148,13 +149,17 @@ def far(clients: int, samples: int, precision: str) -> list[Launch]:
 
 
 def general(clients: int, samples: int, precision: str) -> list[Launch]:
-    """The launches of a GroupNorm, a pool and of gradients that are brought to their places."""
+    """The launches of norms, a pool and of gradients that are brought to their places."""
     x = torch.zeros(clients, samples, 256, 64, dtype=resnet18.PRECISIONS[precision][0])
     gamma = torch.zeros(clients, 64)
     with noting() as noted:
-        y, mean, rstd = norm.forward(x, gamma, gamma, 2, 1e-5, x, True)
-        norm.backward(x, x, gamma, mean, rstd, 2, y, x, True)
-        norm.backward(x, x, gamma, mean, rstd, 2, None, None, False, gamma)
+        y, mean, rstd = group.forward(x, gamma, gamma, 2, 1e-5, x, True)
+        group.backward(x, x, gamma, mean, rstd, 2, y, x, True)
+        group.backward(x, x, gamma, mean, rstd, 2, None, None, False, gamma)
+        for width, tokens in ((192, 64), (128, 128)):
+            rows = torch.zeros(clients, samples, tokens, width)
+            stats, dy = rows[..., :1].contiguous(), rows.to(x.dtype).transpose(1, 2).contiguous().transpose(1, 2)
+            layer.backward(dy, rows, rows[:, 0, 0], stats, stats, rows, True)
         images, windows = x.unflatten(2, (16, 16)), Geometry((2, 2), (2, 2))
         maxima, which = pool.forward(windows, images, (8, 8), True)
         pool.backward(windows, maxima, which, (16, 16))

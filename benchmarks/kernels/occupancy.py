@@ -23,7 +23,6 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from benchmarks.kernels.flight import before_waits, from_registers, in_flight, lowered
 from benchmarks.kernels.launches import (
     convolutions,
     embeddings,
@@ -36,6 +35,7 @@ from benchmarks.kernels.launches import (
     recurrences,
 )
 from benchmarks.kernels.parts.assembly import narrow_copies, usage
+from benchmarks.kernels.parts.flight import before_waits, from_registers, in_flight, lowered
 from fedsmoo.kernels.resnet18.tiles import MANY_CLIENTS
 from fedsmoo.kernels.runtime import Launch
 

@@ -35,7 +35,7 @@ def test_kernels_compile_without_a_gpu(precision, only, tmp_path, device):
     both = [r["kernel"] for r in rows]  # places in 32 bits, and in 64
     assert both.count("grouped_kernel") == both.count("grouped_data_kernel") == both.count("grouped_weight_kernel") == 2
     shared = {"noise_kernel", "norm_kernel", "norm_backward_kernel", "place_kernel", "cast_kernel", "backward_kernel"}
-    shared |= {"maxima_kernel", "windows_backward_kernel", "find_kernel", "add_kernel"}
+    shared |= {"maxima_kernel", "windows_backward_kernel", "find_kernel", "add_kernel", "layer_norm_backward_kernel"}
     shared |= {"whole_forward_kernel", "whole_backward_kernel"}
     assert only or {"vector_pass", "fold_kernel", *shared} <= names
     # Sines and cosines keep 48 bytes for angles beyond what noise ever asks for.
@@ -96,7 +96,7 @@ def test_no_loop_goes_on_while_a_product_reads_registers(tmp_path, device):
     [("tensor<64x16xbf16>", 1, 1), ("tensor<64x16xbf16>", 0, 0), ("!ttg.memdesc<64x16xbf16>", 1, 0)],
 )
 def test_what_is_in_flight_at_a_loops_end(operand, waits, found, device):
-    from benchmarks.kernels.flight import in_flight
+    from benchmarks.kernels.parts.flight import in_flight
 
     product = (
         f"%d = ttng.warp_group_dot %a, %b, %c {{isAsync = true, precision = 0 : i32}} : {operand} * !ttg.memdesc<>"
@@ -110,7 +110,7 @@ def test_what_is_in_flight_at_a_loops_end(operand, waits, found, device):
 
 def test_a_load_before_a_wait_is_counted(device):
     """As a pipeline brings it forward: before the loop, and in it before the wait."""
-    from benchmarks.kernels.flight import before_waits
+    from benchmarks.kernels.parts.flight import before_waits
 
     load, wait = "  %a = tt.load %at cacheModifier = cg : tensor<64x256x!tt.ptr<bf16>>", "  scf.while : () -> () {"
     loop = "  %c = scf.for %t = %first to %last step %one {"

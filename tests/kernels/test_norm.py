@@ -37,7 +37,7 @@ def by_pytorch(x, gamma, beta, groups, add, relu, gradient):
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_forward_and_backward(shape, way, draw):
-    from fedsmoo.kernels.norm import backward, forward
+    from fedsmoo.kernels.norms.group import backward, forward
 
     (clients, batch, pixels, channels, groups), (added, relu, more, keep, sign) = shape, way
     x, dy, second, add = (draw(clients, batch, pixels, channels) for _ in range(4))

@@ -8,8 +8,10 @@ from torch import nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 from torch.nn import functional as F
 
+from fedsmoo.engines.oracles.products import WHOLE
 from fedsmoo.operators.functional import conv_transpose2d
 from fedsmoo.operators.graph.views import value
+from fedsmoo.operators.layers import Instead
 from fedsmoo.operators.norm import norm
 from fedsmoo.operators.rules import client_rules
 from fedsmoo.operators.trace import called, traced
@@ -275,6 +277,67 @@ def placed(graph):
     """The fake tensors of the gradients that a graph brings to their places."""
     (call,) = (n for n in graph.graph.nodes if n.target is torch.ops.fedsmoo.place.default)
     return [value(v) for v in call.args[0]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "parts"),
+    [
+        (torch.float32, torch.float32, 5),
+        (torch.bfloat16, torch.float32, 5),  # the kernel adds them up in float32
+        (torch.float32, torch.float64, 1),
+    ],
+    ids=str,
+)
+def test_sums_whose_type_is_named_are_placed_in_parts(kind, dtype, parts):
+    """Autocast on a GPU names that of every sum."""
+
+    def flat(w, x):
+        return torch.cat([x.sum(1, dtype=dtype), w], 1), w.sum(1)
+
+    draw = torch.Generator().manual_seed(0)
+    w, x = torch.randn(3, 4, generator=draw).to(dtype), torch.randn(3, 5, 7, generator=draw).to(kind)
+    graph = traced(flat, w, x)
+    assert [v.shape for v in placed(graph)] == [(3, parts, 7), (3, 1, 4)]
+    got = graph(w, x)[0]
+    assert got.dtype == dtype
+    torch.testing.assert_close(got[:, :7].double(), x.double().sum(1), rtol=0, atol=1e-6)
+
+
+@pytest.fixture
+def sums_as_on_a_gpu():
+    """While this lasts, autocast on a CPU names the type of sums, as it does on a GPU."""
+    below = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+    def named(x, dim, keepdim=False, *, dtype=None):
+        with torch._C._ExcludeDispatchKeyGuard(below):
+            dtype = torch.float32 if dtype is None and x.is_floating_point() else dtype
+            return torch.ops.aten.sum.dim_IntList(x, dim, keepdim, dtype=dtype)
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("sum.dim_IntList", named, "AutocastCPU")
+    yield
+    library._destroy()
+
+
+@pytest.mark.parametrize(("name", "sums"), [("a CNN", 3), ("a residual network", 7)])
+def test_autocast_leaves_sums_over_samples_where_they_are_placed(name, sums, sums_as_on_a_gpu):
+    """As many are left as in float32: no norm's, no linear layer's, and none that a pool makes on its way back."""
+    torch.manual_seed(0)
+    make, side, _ = MODULES[name]
+    module = make()
+    module(torch.zeros(1, 3, side, side))
+    many, _, _, (x, y, *parts) = gradients(module, side)
+    given = x.float(), y, *(p.float() for p in parts)
+
+    def flat(*given):
+        with torch.autocast("cpu", torch.bfloat16), Instead(WHOLE):
+            losses, *found = many(*given)
+        return torch.cat([p.reshape(CLIENTS, -1) for p in found], -1), losses
+
+    graph = traced(flat, *given)
+    assert called(graph).count("aten.sum.dim_IntList") == sums
+    want = torch.cat([p.flatten(1) for p in traced(many, *given)(*given)[1:]], 1)  # in float32
+    assert float((graph(*given)[0] - want).norm() / want.norm()) < 0.05
 
 
 def test_a_sum_of_as_many_numbers_as_clients_is_placed_turned():

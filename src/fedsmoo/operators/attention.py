@@ -1,16 +1,22 @@
 """Attention of C clients in one call of PyTorch's fused kernels, which know a batch but no clients.
 
+What ``nn.MultiheadAttention`` computes around them is computed in the order in which samples lie in memory, with heads
+as an axis of their own. PyTorch's own function turns the axes of samples and tokens, and back, and takes the heads of
+all samples for one axis: copies, with divisions for every number.
+
 ``torch.func.vmap`` has no rule for their backward passes, nor for the kernel of a CPU, and would call them once for
 each client. The rules here, for the whole process and as long as it lasts, fold the client axis into that of samples.
 """
 
 from __future__ import annotations
 
+import inspect
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 ATEN = torch.library.Library("aten", "IMPL")  # whose rules last as long as it does
 # Operators, and how many of their results have a row for each sample.
@@ -77,3 +83,41 @@ def fold(v: Tensor, dim: int | None, clients: int, samples: int, is_mask: bool) 
     if is_mask and v.shape[1] == 1:
         v = v.expand(-1, samples, *v.shape[2:])
     return v.flatten(0, 1) if v.dim() > 3 else v
+
+
+@cache
+def signature() -> inspect.Signature:
+    """Return the arguments of PyTorch's function."""
+    return inspect.signature(inspect.unwrap(F.multi_head_attention_forward))
+
+
+def is_plain(given: dict[str, Any]) -> bool:
+    """Whether arguments ask for self-attention of a batch alone: no masks, no dropout, no further keys, no weights."""
+    x, unset = given["query"], ("bias_k", "bias_v", "key_padding_mask", "attn_mask", "static_k", "static_v")
+    if not (x is given["key"] and x is given["value"]) or x.dim() != 3 or given["in_proj_weight"] is None:
+        return False
+    flags = "add_zero_attn", "need_weights", "use_separate_proj_weight", "is_causal"
+    if any(given[name] is not None for name in unset) or any(given[name] for name in flags):
+        return False
+    fits = x.shape[-1] == given["embed_dim_to_check"] and x.shape[-1] % given["num_heads"] == 0
+    return fits and not (given["training"] and given["dropout_p"] > 0)
+
+
+def multi_head_attention(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    """Compute ``F.multi_head_attention_forward``."""
+    bound = signature().bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments
+    if not is_plain(given):
+        return F.multi_head_attention_forward(*args, **kwargs)
+    x, bias = given["query"], given["in_proj_bias"]  # [T, B, E]
+    turned = x.stride(0) < x.stride(1)
+    rows = x.transpose(0, 1) if turned else x
+    projected = F.linear(rows, given["in_proj_weight"])
+    projected = projected if bias is None else projected + bias
+    heads = projected.unflatten(-1, (3, given["num_heads"], -1)).unbind(2)
+    there, back = ((0, 2, 1, 3), (0, 2, 1, 3)) if turned else ((1, 2, 0, 3), (2, 0, 1, 3))
+    found = F.scaled_dot_product_attention(*(v.permute(there) for v in heads)).permute(back)  # [B, heads, T, ..]
+    out = F.linear(found.flatten(2).flatten(0, 1), given["out_proj_weight"], given["out_proj_bias"])
+    out = out.unflatten(0, rows.shape[:2])
+    return out.transpose(0, 1) if turned else out, None

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from fedsmoo.operators.norm import group_norm
+from fedsmoo.operators.attention import multi_head_attention
+from fedsmoo.operators.norm import group_norm, layer_norm
 
 
 class Instead(TorchFunctionMode):
@@ -34,5 +35,7 @@ def average(x: Tensor, output_size: Any) -> Tensor:
 LAYERS: dict[Any, Callable[..., Any]] = {
     F.adaptive_avg_pool2d: average,
     F.group_norm: group_norm,
+    F.layer_norm: layer_norm,
+    F.multi_head_attention_forward: multi_head_attention,
     torch.group_norm: group_norm,
 }

@@ -34,8 +34,11 @@ def place(sources: list[Tensor]) -> Tensor:
         out = first.new_empty(clients, sum(length(v) for v in sources), dtype=torch.float32)
         place_into(sources, out)
         return out
-    rows = [v.sum(1) if v.dim() == 3 else v.sum(0).permute(0, 3, 2, 1).flatten(1) for v in sources]
-    return torch.cat([v.to(torch.promote_types(v.dtype, torch.float32)) for v in rows], 1)
+    rows = []
+    for v in sources:
+        total = v.sum(1 if v.dim() == 3 else 0, dtype=torch.promote_types(v.dtype, torch.float32))
+        rows.append(total if v.dim() == 3 else total.permute(0, 3, 2, 1).flatten(1))
+    return torch.cat(rows, 1)
 
 
 @place.register_fake
@@ -159,6 +162,14 @@ def as_computed(node: Node) -> Node:
     return node
 
 
+def added_up(node: Node) -> Node | None:
+    """Return what a node adds up over its second axis as :func:`place` does: autocast on a GPU names the sum's type."""
+    if node.target is not aten.sum.dim_IntList or node.args[1:] not in (([1],), ([1], True)):
+        return None
+    (of,) = node.all_input_nodes
+    return of if not node.kwargs.keys() - {"dtype"} and is_kept(value(of).dtype, value(node).dtype) else None
+
+
 def is_same(node: Node) -> bool:
     """Whether a node is a permutation that leaves all axes where they are."""
     return node.target is aten.permute.default and node.args[1] == sorted(node.args[1])  # type: ignore[arg-type, type-var]
@@ -177,11 +188,10 @@ def source_of(graph: Graph, node: Node) -> Node:
         sizes = [*value(found).shape[:2], shape[3] * shape[4], shape[2], outside]
         return graph.call_function(aten.view.default, (rows, sizes))
     clients, numbers = value(node).shape
-    summed = given.target is aten.sum.dim_IntList and given.args[1:] in (([1],), ([1], True)) and not given.kwargs
-    if summed and value(node).is_contiguous() and value(given).is_contiguous():  # else as many numbers as clients turn
-        (of,) = given.all_input_nodes
-        if value(of).dim() == 3 and value(of).shape[::2] == (clients, numbers) and value(of).shape[1] <= PARTS:
-            return of
+    of = added_up(given) if value(node).is_contiguous() and value(given).is_contiguous() else None  # else turned
+    sizes = [] if of is None else [*value(of).shape]
+    if of is not None and sizes[::2] == [clients, numbers] and len(sizes) == 3 and sizes[1] <= PARTS:
+        return of
     if not value(node).is_contiguous():  # clients do not come first in memory
         given = graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
         given.meta["val"] = value(node).contiguous()

@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from fedsmoo.operators.cast import cast_once
 from fedsmoo.operators.graph.equal import merge_equal
 from fedsmoo.operators.graph.images import fuse_convolutions, fuse_pools
+from fedsmoo.operators.graph.layer_norms import fuse_layer_norms
 from fedsmoo.operators.graph.norms import fuse_norms, without_writing
 from fedsmoo.operators.graph.views import shorten_views, with_values
 from fedsmoo.operators.layers import LAYERS, Instead
@@ -33,6 +34,7 @@ def traced(function: Callable[..., Any], *like: Tensor) -> GraphModule:
     fuse_pools(nodes)
     fuse_convolutions(nodes)
     fuse_norms(nodes)
+    fuse_layer_norms(nodes)
     place_gradients(nodes)
     with_values(nodes)
     shorten_views(nodes)

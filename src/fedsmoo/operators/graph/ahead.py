@@ -19,7 +19,7 @@ ours = torch.ops.fedsmoo
 # Operators that launch kernels whatever numbers they are given.
 LAUNCHING = (
     "patches", "conv", "conv_data", "conv_weight", "conv_weight_parts", "grouped", "grouped_data", "grouped_weight",
-    "grouped_weight_parts", "norm", "norm_backward", "pool", "pool_backward", "place", "cast",
+    "grouped_weight_parts", "norm", "norm_backward", "layer_norm_backward", "pool", "pool_backward", "place", "cast",
 )  # fmt: skip
 
 

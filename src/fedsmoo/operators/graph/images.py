@@ -122,7 +122,10 @@ def take_sums(graph: Graph, gradient: Node, images: Node, sums: Node) -> None:
     for total in [n for n in shown_by(gradient) if n.target is aten.sum.dim_IntList]:
         (of,) = total.all_input_nodes
         v = value(of)
-        if total.args[1:] != ([1, 3, 4],) or total.kwargs or not like_images(of, images) or v.dim() != 5:
+        if total.args[1:] != ([1, 3, 4],) or not like_images(of, images) or v.dim() != 5:
+            continue
+        wanted = value(total).dtype  # which autocast on a GPU names
+        if total.kwargs.keys() - {"dtype"} or wanted not in (v.dtype, value(sums).dtype):
             continue
         with graph.inserting_before(total):
             each = called(graph, aten.view.default, sums, [*v.shape[:2], v.shape[2]])
@@ -132,9 +135,9 @@ def take_sums(graph: Graph, gradient: Node, images: Node, sums: Node) -> None:
                 user.replace_all_uses_with(new)
         if total.users:
             with graph.inserting_before(total):
-                coarse = graph.call_function(aten._to_copy.default, (new,), {"dtype": v.dtype})
-                coarse.meta["val"] = value(new).to(v.dtype)
-            total.replace_all_uses_with(coarse if value(new).dtype != v.dtype else new)
+                coarse = graph.call_function(aten._to_copy.default, (new,), {"dtype": wanted})
+                coarse.meta["val"] = value(new).to(wanted)
+            total.replace_all_uses_with(coarse if value(new).dtype != wanted else new)
 
 
 def bias_of(add: Node, conv: Node) -> Node | None:

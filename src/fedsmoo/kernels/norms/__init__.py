@@ -1,0 +1,1 @@
+"""Norms with a client axis: of groups of channels, forward and backward, and of rows, backward."""
