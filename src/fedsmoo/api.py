@@ -38,7 +38,7 @@ from fedsmoo.runs.merge import add_options
 from fedsmoo.runs.origin.objects import PREFIX, name_objects, objects_in
 from fedsmoo.runs.origin.user_files import start_of
 from fedsmoo.runs.record import Callback, refuse_wrong_arguments
-from fedsmoo.runs.results.carry import carry_out
+from fedsmoo.runs.results.carry import carry_out_simulation
 from fedsmoo.runs.results.loaded import load_result
 from fedsmoo.runs.results.result import Result
 from fedsmoo.runs.simulation import Simulation
@@ -96,7 +96,7 @@ def simulate(
     refuse_wrong_kinds(model, algorithm, loss, sampling, callback)
     refuse_misplaced(settings, model, algorithm, loss, partition, client_indices)
     simulation, config = assemble_objects(model, data, algorithm, loss, sampling, client_indices, settings)
-    return carry_out(simulation, config, callback, None if out is None else as_path(out, "out"), progress)
+    return carry_out_simulation(simulation, config, callback, None if out is None else as_path(out, "out"), progress)
 
 
 def load(path: str | PathLike[str], *, trust: bool = False, **objects: Any) -> Result:

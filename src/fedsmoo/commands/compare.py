@@ -159,12 +159,12 @@ def compare_methods(
 
 
 def carry_out_and_print(cells: Mapping[Path, Cell], out: Path, pack: int | None = None) -> None:
-    """Carry out the runs of a comparison, and print it; ``pack`` as in :func:`fedsmoo.sweeps.compare.carry_out`."""
-    from fedsmoo.sweeps.compare import carry_out
+    """Carry out the runs of a comparison, and print it; ``pack`` as in :func:`carry_out_comparison`."""
+    from fedsmoo.sweeps.compare import carry_out_comparison
 
     try:
         with progress_worker(cells) as worker:
-            comparison = carry_out(cells, out, worker, pack)
+            comparison = carry_out_comparison(cells, out, worker, pack)
     except KeyboardInterrupt:
         sys.stderr.write("stopped at once; go on from the last checkpoints with: the same command\n")
         raise typer.Exit(130) from None

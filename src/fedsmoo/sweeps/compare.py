@@ -62,7 +62,7 @@ def compare_named(
         stop = calls["stop"] or held.enter_context(deferred_interrupt(signals=not_ignored()))
         worker = with_progress(Worker(**{**calls, "stop": stop}), bar)
         try:
-            found = carry_out(cells, out, worker)
+            found = carry_out_comparison(cells, out, worker)
         except KeyboardInterrupt:
             found = comparison_of(cells, out, outcome_on_disk(cells))
     if isinstance(stop, Interrupt) and stop.signal == signal.SIGTERM:
@@ -96,7 +96,7 @@ def outcome_on_disk(cells: Mapping[Path, Cell]) -> Outcome:
     return Outcome(finished=done, left=[folder for folder in cells if folder not in done])
 
 
-def carry_out(cells: Mapping[Path, Cell], out: Path, worker: Worker, pack: int | None = None) -> Comparison:
+def carry_out_comparison(cells: Mapping[Path, Cell], out: Path, worker: Worker, pack: int | None = None) -> Comparison:
     """Work through the runs of a comparison, the seeds of a method in one batch on a GPU, and draw their curves.
 
     ``pack``: runs in one batch, whatever the device.

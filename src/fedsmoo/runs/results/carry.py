@@ -28,7 +28,7 @@ from fedsmoo.runs.watch.state import with_state
 ROUND_ENDS = "the round ends first; press Ctrl-C again to stop at once\n"
 
 
-def carry_out(
+def carry_out_simulation(
     simulation: Simulation,
     config: Config,
     callback: Callback | None = None,
@@ -129,7 +129,7 @@ def continue_result(
         raise FedsmooError(f"all {done} rounds are done: say how many more there shall be, such as continue_(10)")
     total = config.rounds if rounds is None else done + rounds
     simulation.training = dataclasses.replace(simulation.training, rounds=total)
-    return carry_out(simulation, config.replace(rounds=total), callback, out, progress)
+    return carry_out_simulation(simulation, config.replace(rounds=total), callback, out, progress)
 
 
 def config_of_result(result: Result) -> Config:
