@@ -22,7 +22,7 @@ from benchmarks.cpu.models import SETTINGS, simulation
 from benchmarks.cpu.report import keep
 from benchmarks.cpu.zoo import ZOO
 from fedsmoo.engines import threads
-from fedsmoo.engines.oracles.library import LIBRARY, Way, best_way, onednn_is_wider
+from fedsmoo.engines.oracles.cpu.library import LIBRARY, Way, best_way, onednn_is_wider
 from fedsmoo.engines.oracles.products import cpu_has_bf16
 
 # Rows, inputs and outputs of a linear layer: of the ViT, of the CNN, of the network that pfl-research trains.

@@ -34,13 +34,13 @@ from fedsmoo.runs.division import (
     refuse_unused_options,
     resolve_division,
 )
-from fedsmoo.runs.merge import add_options
 from fedsmoo.runs.origin.objects import PREFIX, name_objects, objects_in
 from fedsmoo.runs.origin.user_files import start_of
 from fedsmoo.runs.record import Callback, refuse_wrong_arguments
 from fedsmoo.runs.results.carry import carry_out_simulation
 from fedsmoo.runs.results.loaded import load_result
 from fedsmoo.runs.results.result import Result
+from fedsmoo.runs.settings.merge import add_options
 from fedsmoo.runs.simulation import Simulation
 
 # What simulate takes as an object or by its name, and the setting that has the name.

@@ -13,9 +13,9 @@ from fedsmoo.api import OBJECTS, assemble_objects, simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import FedsmooWarning, as_path
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.merge import settings_of
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.results.result import Result
+from fedsmoo.runs.settings.merge import settings_of
 from fedsmoo.runs.watch.display import Moving, display
 from fedsmoo.sweeps import METHODS
 from fedsmoo.sweeps.compare import MEASURES, compare_named, refuse_not_shared, seeds_of

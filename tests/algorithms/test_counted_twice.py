@@ -11,7 +11,7 @@ from fedsmoo.core.server import weights_of
 from fedsmoo.data.batches.cohort import cohort, make_sampling
 from fedsmoo.data.batches.rules import Ask
 from fedsmoo.runs.build import assemble
-from fedsmoo.runs.merge import make_config
+from fedsmoo.runs.settings.merge import make_config
 
 SMALL = {"model": "softmax", "clients": 6, "cohort": 2, "rounds": 1, "local_steps": 1, "algorithm": "fedavg"}
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from fedsmoo.runs.build import assemble
-from fedsmoo.runs.merge import make_config
+from fedsmoo.runs.settings.merge import make_config
 
 from .test_optimisers import MADE
 

@@ -16,7 +16,7 @@ from fedsmoo.algorithms.privacy import Private
 from fedsmoo.core import FedsmooError, Round
 from fedsmoo.core.random.noise import key_of
 from fedsmoo.runs.build import assemble
-from fedsmoo.runs.merge import make_config
+from fedsmoo.runs.settings.merge import make_config
 
 FEW = {
     "clients": 6, "cohort": 1, "rounds": 12, "local_steps": 3, "sampling": "bernoulli", "privacy": "client",

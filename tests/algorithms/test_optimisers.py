@@ -16,8 +16,8 @@ from fedsmoo.algorithms.optimisers import Adam, AdamW, Momentum, Nesterov
 from fedsmoo.algorithms.rates import Cosine, Linear, LocalRate
 from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.runs.build import assemble
-from fedsmoo.runs.merge import make_config
 from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.settings.merge import make_config
 from fedsmoo.sweeps.pack import Pack, assemble_pack, packable
 
 ONE = {

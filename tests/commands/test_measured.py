@@ -28,4 +28,4 @@ def test_the_command_says_what_it_leaves_out(call: Call) -> None:
     assert "1 run, 0 done" in told.err
     assert "1 finished, 0 failed, 0 left" in call(*words, "--to", "results").out
     done = call(*words)
-    assert (done.code, done.out) == (0, "nothing is missing\n")
+    assert (done.code, done.out) == (0, "0 finished, 0 failed, 0 left; runs in elsewhere\n")

@@ -22,8 +22,8 @@ from fedsmoo.data.sources import load
 from fedsmoo.pages.figures.rules import draw_rules
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.division import make_clients
-from fedsmoo.runs.merge import make_config
 from fedsmoo.runs.origin.identity import identity
+from fedsmoo.runs.settings.merge import make_config
 from fedsmoo.sweeps.grid import run_name
 from fedsmoo.sweeps.pack import packable
 

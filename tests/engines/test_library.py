@@ -14,8 +14,17 @@ from torch import nn
 
 from fedsmoo import simulate
 from fedsmoo.data.check import from_arrays
-from fedsmoo.engines.oracles import library, products
-from fedsmoo.engines.oracles.library import Library, Way, attends_over, best_way, is_exact, largest_matrix, processor
+from fedsmoo.engines.oracles import products
+from fedsmoo.engines.oracles.cpu import library
+from fedsmoo.engines.oracles.cpu.library import (
+    Library,
+    Way,
+    attends_over,
+    best_way,
+    is_exact,
+    largest_matrix,
+    processor,
+)
 from fedsmoo.engines.task import Task
 from fedsmoo.models.base import FlatModel
 

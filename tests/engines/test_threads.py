@@ -17,7 +17,7 @@ from fedsmoo import simulate
 from fedsmoo.core import FedsmooError
 from fedsmoo.data.check import from_arrays
 from fedsmoo.engines import task
-from fedsmoo.engines.oracles.channels_last import CHANNELS_LAST, POOLED, lay_out_gradients, takes_channels_last
+from fedsmoo.engines.oracles.cpu.channels_last import CHANNELS_LAST, POOLED, lay_out_gradients, takes_channels_last
 from fedsmoo.engines.serial import sum_of_threads
 from fedsmoo.engines.task import Task
 from fedsmoo.engines.threads import Threads

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedsmoo.runs.build import make_algorithm
-from fedsmoo.runs.merge import make_config
+from fedsmoo.runs.settings.merge import make_config
 from fedsmoo.sweeps.bases import read_sweep
 
 ROOT = Path(__file__).parents[2]

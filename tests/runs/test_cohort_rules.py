@@ -16,7 +16,7 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.data.batches.cohort import cohort, make_sampling
 from fedsmoo.data.batches.rules import Ask
 from fedsmoo.runs.build import assemble
-from fedsmoo.runs.merge import make_config
+from fedsmoo.runs.settings.merge import make_config
 
 SIZES = [1, 2, 3, 4]
 SMALL = {

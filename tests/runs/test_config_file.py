@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.merge import make_config
 from fedsmoo.runs.run import Run
+from fedsmoo.runs.settings.merge import make_config
 from fedsmoo.runs.settings.toml import named_tables
 from fedsmoo.runs.storage import folder as runfolder
 from fedsmoo.runs.storage.checkpoint import seal

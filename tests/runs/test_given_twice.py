@@ -9,7 +9,7 @@ import pytest
 import fedsmoo
 from fedsmoo import FedAvg, FedProx, FedsmooError
 from fedsmoo.commands.options import gather_config
-from fedsmoo.runs.merge import make_config
+from fedsmoo.runs.settings.merge import make_config
 from fedsmoo.sweeps.methods import methods_of
 
 

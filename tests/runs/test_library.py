@@ -125,7 +125,7 @@ def test_what_the_command_refuses_is_refused(
 
 def test_a_config_is_not_taken_for_more_than_it_says() -> None:
     """Settings at their defaults are nobody's choice: a partition's name and a data set's clients overrule them."""
-    from fedsmoo.runs.merge import make_config
+    from fedsmoo.runs.settings.merge import make_config
 
     assert make_config(fedsmoo.Config(partition="dirichlet-0.6")).u == 0.6
     assert make_config(fedsmoo.Config(partition="iid")).replacement is False

@@ -13,8 +13,8 @@ from fedsmoo import FedSMOO, Schedule
 from fedsmoo.core import FedsmooError
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.merge import make_config
 from fedsmoo.runs.origin.identity import differences, identity
+from fedsmoo.runs.settings.merge import make_config
 from fedsmoo.runs.storage.reader import read_config
 from fedsmoo.sweeps.grid import expand
 from fedsmoo.sweeps.pack import Pack, assemble_pack, packable

@@ -20,7 +20,7 @@ import fedsmoo
 from fedsmoo import Result
 from fedsmoo.engines.threads import Threads
 from fedsmoo.runs.build import assemble
-from fedsmoo.runs.merge import make_config
+from fedsmoo.runs.settings.merge import make_config
 
 NORMED = f"{Path(__file__).parents[1] / 'engines' / 'statistics' / 'nets.py'}:normed"
 MODELS = ({"model": "softmax"}, {"model": "mlp", "model_options": {"hidden": 6}}, {"model": NORMED, "batch_size": 16})

@@ -15,8 +15,8 @@ from fedsmoo.core import FedsmooError
 from fedsmoo.deploy.client import Recipe
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.merge import make_config
 from fedsmoo.runs.results.finished import open_finished
+from fedsmoo.runs.settings.merge import make_config
 from fedsmoo.runs.storage.verify import verify
 
 NORMED = f"{Path(__file__).parents[1] / 'engines' / 'statistics' / 'nets.py'}:normed"

@@ -17,7 +17,7 @@ import typer
 from fedsmoo.cli import app
 from fedsmoo.commands.options import gather_config
 from fedsmoo.runs.config import FIELDS
-from fedsmoo.runs.merge import make_config
+from fedsmoo.runs.settings.merge import make_config
 from fedsmoo.sweeps.grid import expand
 
 from .blocks import DOCUMENTS, ROOT, Block, blocks, commands

@@ -162,7 +162,7 @@ def rules(
 
 def with_sets(settings: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
     """Return the settings of a division with the options of its partition and data set."""
-    from fedsmoo.runs.merge import add_options
+    from fedsmoo.runs.settings.merge import add_options
 
     for word in sets:
         key, value = split_word(word)

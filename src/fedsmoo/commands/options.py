@@ -133,7 +133,7 @@ Sets = Annotated[
 
 def gather_config(file: Path | None, sets: Sequence[str] | None, flags: dict[str, Any]) -> Config:
     """Return the config that a file, flags and ``--set`` describe, the later winning."""
-    from fedsmoo.runs.merge import make_config
+    from fedsmoo.runs.settings.merge import make_config
 
     refuse_two_words(flags, sets or ())
     return make_config(file, {**flags, **dict(map(split_word, sets or ()))}, parse_word)

@@ -100,16 +100,11 @@ def _sweep(
     flags: dict[str, Any],
 ) -> None:
     from fedsmoo.sweeps.cost import estimate
-    from fedsmoo.sweeps.sweep import folder_of, not_measured, open_sweep, unfinished
+    from fedsmoo.sweeps.sweep import folder_of, open_sweep, unfinished
 
     require_single_process("fedsmoo sweep")
     root = folder_of(file, out)
-    grid = open_sweep(file, flags, root, trust)
-    if measured is not None:
-        grid = not_measured(grid, measured, lambda line: sys.stderr.write(f"fedsmoo: {line}\n"))
-        if not grid.cells:
-            console().print("nothing is missing")
-            return
+    grid = open_sweep(file, flags, root, trust, measured, lambda line: sys.stderr.write(f"fedsmoo: {line}\n"))
     cells, left = grid.folders(root), unfinished(grid, root)
     sys.stderr.write(f"{grid.title}: {counted(len(cells), 'run')}, {len(cells) - len(left)} done\n")
     if dry_run:

@@ -19,10 +19,10 @@ from fedsmoo.data.check import check, check_own_classes
 from fedsmoo.data.dataset import Dataset
 from fedsmoo.data.digits import digits
 from fedsmoo.data.files.download import fetch_dataset
+from fedsmoo.data.files.images import image_set
 from fedsmoo.data.forms.leaf import LeafOptions, leaf
 from fedsmoo.data.forms.published.federated import FEDERATED, federated
 from fedsmoo.data.forms.tables import TABLE_OPTIONS, table
-from fedsmoo.data.images import image_set
 from fedsmoo.data.names import LEAF, SYNTHETIC, TABLE, TEXT, is_drawn
 from fedsmoo.data.own import KIND, OWN, OWN_NAME, is_own, own_data, takes_seed
 from fedsmoo.data.synthetic import synthetic

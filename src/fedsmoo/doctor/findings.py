@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.doctor.machine import Disk, Machine
-from fedsmoo.runs.crowded import is_crowded
+from fedsmoo.engines.devices import is_crowded
 from fedsmoo.runs.traffic import human_bytes
 
 TORCH = "torch==2.13.0"  # the newest that this version was tested with

@@ -15,8 +15,8 @@ import torch
 
 from fedsmoo.data.catalog import SPECS
 from fedsmoo.data.files.cache import user_cache
+from fedsmoo.engines.devices import load_of_machine, usable_cores
 from fedsmoo.kernels.runtime import available
-from fedsmoo.runs.crowded import load_of_machine, usable_cores
 from fedsmoo.version import __version__
 
 PACKAGES = ("torch", "triton", "numpy", "scipy", "scikit-learn", "pandas")

@@ -16,9 +16,9 @@ from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.memory import clients_that_fit, keep_pages, place_of_rows, ran_out, release
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums, one_run_at_a_time
+from fedsmoo.engines.oracles.cpu.library import LIBRARY, Way
 from fedsmoo.engines.oracles.drawing import unlike_alone
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
-from fedsmoo.engines.oracles.library import LIBRARY, Way
 from fedsmoo.engines.oracles.oracle import Oracle, hand_oracle, vmap_oracle
 from fedsmoo.engines.oracles.recorded import RecordedOracle
 from fedsmoo.engines.oracles.sealed import sealed

@@ -19,7 +19,7 @@ from fedsmoo.engines.client_state.memory import keep_pages, place_of_rows
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Contribution, Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums
 from fedsmoo.engines.late_draws import generator_state, refuse_late_draws
-from fedsmoo.engines.oracles.library import LIBRARY, Way
+from fedsmoo.engines.oracles.cpu.library import LIBRARY, Way
 from fedsmoo.engines.oracles.on_batch import OnBatch, carried
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
 from fedsmoo.engines.personal import PersonalInputs, one_by_one

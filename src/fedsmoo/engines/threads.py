@@ -19,8 +19,8 @@ from fedsmoo.core import FedsmooError, Vectors
 from fedsmoo.engines.client_state.memory import clients_that_fit, keep_pages
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Contribution, Meanwhile, RoundInputs, RoundOutcome, Setup
-from fedsmoo.engines.oracles.channels_last import ChannelsLastOracle, takes_channels_last
-from fedsmoo.engines.oracles.library import LIBRARY, best_way
+from fedsmoo.engines.oracles.cpu.channels_last import ChannelsLastOracle, takes_channels_last
+from fedsmoo.engines.oracles.cpu.library import LIBRARY, best_way
 from fedsmoo.engines.oracles.oracle import Oracle, single_oracle
 from fedsmoo.engines.oracles.products import products
 from fedsmoo.engines.serial import Serial, contribution, train_client_of

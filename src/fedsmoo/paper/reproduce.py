@@ -67,7 +67,7 @@ class PaperTable:
         grid = self.missing
         if not grid.cells:
             return self
-        worker = dataclasses.replace(worker, pack=pack_size(pack, grid.cells[0].config))
+        worker = dataclasses.replace(worker, pack=pack_size(pack, grid))
         outcome = work_through(grid.folders(self.out), worker, minutes)
         if self.out.is_dir():
             refresh(self.out)

@@ -26,7 +26,7 @@ from fedsmoo.data.division.holdout import held_by, hold_out
 from fedsmoo.engines.client_state.memory import refuse_too_large_plan
 from fedsmoo.engines.client_state.tiers import make_table
 from fedsmoo.engines.contract import Setup
-from fedsmoo.engines.devices import make_device, staged
+from fedsmoo.engines.devices import make_device, slow_threads, staged
 from fedsmoo.engines.distributed.engine import engine_for
 from fedsmoo.engines.distributed.ranks import own_device
 from fedsmoo.engines.looking.fitting import (
@@ -43,7 +43,6 @@ from fedsmoo.models import FlatModel, make_model
 from fedsmoo.models.buffers import cast
 from fedsmoo.models.loss import SampleLoss, cross_entropy, make_loss
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.crowded import slow_threads
 from fedsmoo.runs.division import make_clients, with_client_inputs
 from fedsmoo.runs.origin.user_files import load_data, start_of
 from fedsmoo.runs.record import refuse_taken_names
@@ -129,7 +128,7 @@ def assemble(
     look_at_method(setup.algorithm, len(indices), cohort, setup.task.loss is cross_entropy)
     table = make_table(config.table, setup, len(indices), cohort, config.rounds)
     engine = engine_for(config.engine, setup, config.chunk, cohort, config.batch_size, config.exact, table)
-    if note := slow_threads(engine, setup.task.device):
+    if note := slow_threads(engine.name, setup.task.device):
         warnings.warn(note, FedsmooWarning, stacklevel=2)
     sampling = sampling or make_sampling(config.sampling, config.sampling_options)
     return Simulation(setup, engine, config, indices, sampling=sampling, held=parts)

@@ -19,7 +19,6 @@ from fedsmoo.engines.failure import explained
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.division import write_counts
-from fedsmoo.runs.merge import make_config
 from fedsmoo.runs.origin.contents import input_hashes
 from fedsmoo.runs.origin.identity import identity_facts
 from fedsmoo.runs.origin.imports import imported_facts
@@ -28,14 +27,14 @@ from fedsmoo.runs.origin.trust import code_in, remember
 from fedsmoo.runs.record import Callback, Record, refuse_wrong_arguments
 from fedsmoo.runs.results.clients import client_scores
 from fedsmoo.runs.results.result import Result
+from fedsmoo.runs.settings.merge import make_config
 from fedsmoo.runs.signals import deferred_interrupt, interrupts_left_to_rank_0, not_ignored
 from fedsmoo.runs.simulation import Simulation
-from fedsmoo.runs.storage.checkpoint import Checkpoints
+from fedsmoo.runs.storage.checkpoint import SHARE, Checkpoints, Pace
 from fedsmoo.runs.storage.fence import fenced_by
 from fedsmoo.runs.storage.folder import RunFolder, config_text, lossless_text, new_folder, refuse_used
 from fedsmoo.runs.storage.lease import TAKEN, Lease, TakenOver, leased, unless_taken
 from fedsmoo.runs.storage.names import CHECKPOINT
-from fedsmoo.runs.storage.pace import SHARE, Pace
 from fedsmoo.runs.tracking import refuse_unknown_trackers, trackers
 from fedsmoo.runs.watch.state import says_stop, with_state
 

@@ -16,13 +16,13 @@ from fedsmoo.core.errors import FedsmooWarning, UnknownSetting, unknown_setting
 from fedsmoo.engines.devices import make_device
 from fedsmoo.runs.build import assemble, make_algorithm
 from fedsmoo.runs.config import FIELDS, Config
-from fedsmoo.runs.merge import Source, make_config, settings_of
 from fedsmoo.runs.origin.contents import hash_files_and_data, hash_user_files, refuse_edited
 from fedsmoo.runs.origin.identity import SAME_RUN, differences
 from fedsmoo.runs.origin.method import own_method_of_config, recorded_or_own_method
 from fedsmoo.runs.origin.trust import refuse_begun_elsewhere
 from fedsmoo.runs.record import Record
 from fedsmoo.runs.settings.fields import BROUGHT
+from fedsmoo.runs.settings.merge import Source, make_config, settings_of
 from fedsmoo.runs.signals import Interrupt, deferred_interrupt, not_ignored
 from fedsmoo.runs.storage.names import CONFIG
 from fedsmoo.runs.storage.reader import read_config, read_run, state

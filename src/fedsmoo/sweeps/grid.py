@@ -18,8 +18,7 @@
     partition = "dirichlet-0.1"
 
 Settings at the top hold for all; a column's win over them, a method's over both, and those in a column's table ``last``
-over all; options of a model, a loss, ... do so one by one. Without ``methods`` the axis is ``algorithm`` itself, which
-may be a list too.
+over all; options of a model, a loss, ... do so one by one. Without ``methods`` it is ``algorithm``, perhaps a list.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ from fedsmoo.models import MODELS, refuse_options
 from fedsmoo.runs.build import algorithm_class, make_algorithm
 from fedsmoo.runs.config import FIELDS, Config
 from fedsmoo.runs.division import cut_cohort, make_partition, refuse_idle_everywhere, resolve_division
-from fedsmoo.runs.merge import schedules_as_text
 from fedsmoo.runs.origin.contents import hash_user_files
 from fedsmoo.runs.origin.identity import identity
 from fedsmoo.runs.origin.method import Method, own_method_of_config
 from fedsmoo.runs.origin.samples import other_content_label
 from fedsmoo.runs.settings.fields import BROUGHT, checked_setting
+from fedsmoo.runs.settings.merge import schedules_as_text
 from fedsmoo.runs.settings.toml import named_tables, naming_file
 from fedsmoo.runs.storage.names import fitting_name
 from fedsmoo.sweeps.methods import refuse_contradictory_row, refuse_unknown_hyper, refuse_unlisted_method
@@ -283,8 +282,7 @@ def run_name(
 ) -> str:
     """Return a folder's name that says what the run is: two configs have one name only if they are the same run.
 
-    ``held`` is what the run's files held, ``own`` what is known of a user's own method, and ``changes`` what callbacks
-    changed, as in :func:`identity`.
+    ``held``, ``own`` and ``changes`` are as in :func:`identity`.
     """
     method = Path(config.algorithm).name.replace(":", "-")
     people = f"{config.cohort}of{config.clients}"

@@ -19,9 +19,9 @@ from fedsmoo.core.errors import FedsmooWarning, brief, unknown
 from fedsmoo.core.user_code import file_of
 from fedsmoo.runs.build import algorithm_class
 from fedsmoo.runs.config import Config
-from fedsmoo.runs.merge import settings_of
 from fedsmoo.runs.origin.objects import PREFIX, method_settings
 from fedsmoo.runs.settings.fields import refuse_twice
+from fedsmoo.runs.settings.merge import settings_of
 from fedsmoo.runs.settings.toml import naming_file
 from fedsmoo.runs.storage.names import fitting_name
 from fedsmoo.sweeps import METHODS

@@ -65,13 +65,11 @@ def sweep(
 
     Args:
         file_or_table: a TOML file whose lists make a grid, or the same as a dictionary (``{"lr": [0.1, 0.3]}``).
-        out: folder of the runs (default: ``runs/`` and the file's name).
-        minutes, pack: stop after so long, everything saved; runs in one batch (default: 4 on a GPU, 1 on a CPU).
+        out, minutes: folder of the runs (default: ``runs/`` and the file's name); stop after so long, everything saved.
+        pack, measured: runs in one batch (default: 4 on a GPU, 1 on a CPU); folder of results that need no run.
         to, supersede: folder of result files, written as runs finish; a reason to replace those of other numbers.
-        measured: a folder of result files: runs that have one in it, or below it, are left out.
         keep, save_every: keep the checkpoints of finished runs; rounds between them (default: under 5% of the time).
-        trust, retry, wait: go on with runs that somebody else began, by code you have not run before; try failed runs
-            again; wait for runs that another process has leased, to take over if it dies.
+        trust, retry, wait: run code that others began with; try failed runs again; wait for what others have leased.
         watch, begun, finished, failed, note, stop: what to call when; see :class:`Worker`. Without ``stop``, Ctrl-C
             lets the round end, saves, and then raises ``KeyboardInterrupt``; a second one does so at once.
         settings: settings that win over the file's, by name (``rounds=10, device="cuda"``).
@@ -82,16 +80,12 @@ def sweep(
     Raises:
         FedsmooError: if the grid describes no run or an impossible one, or a file was edited meanwhile.
     """
-    grid = open_sweep(file_or_table, settings, root := folder_of(file_or_table, out), trust)
     refuse_wrong_arguments(save_every)
-    if measured is not None:
-        grid = not_measured(grid, measured, note)
-    if not grid.cells:
-        return Outcome()
+    grid = open_sweep(file_or_table, settings, root := folder_of(file_or_table, out), trust, measured, note)
     unfinished(grid, root)
-    size, calls = pack_size(pack, grid.cells[0].config), (watch, begun, finished, failed, note)
     with stopped_by(stop) as asked:
-        worker = Worker(size, keep, retry, wait, save_every, *calls, asked)
+        calls = watch, begun, finished, failed, note, asked
+        worker = Worker(pack_size(pack, grid), keep, retry, wait, save_every, *calls)
         outcome = work_through(grid.folders(root), worker, minutes, to, supersede, grid.labels)
         renew_index(root, note)
     return outcome
@@ -107,12 +101,24 @@ def renew_index(root: Path, note: Callable[[str], Any]) -> None:
 
 
 def open_sweep(
-    source: Source, settings: Mapping[str, Any] | None = None, root: Path | None = None, trust: bool = False
+    source: Source,
+    settings: Mapping[str, Any] | None = None,
+    root: Path | None = None,
+    trust: bool = False,
+    measured: str | Path | None = None,
+    note: Callable[[str], Any] = ignore,
 ) -> Sweep:
     """Expand a file or a table into its runs, named by what their files and data hold now.
 
-    Where runs that somebody else began lie in ``root``, their code is not run unless the user trusts it.
+    Where runs that somebody else began lie in ``root``, their code is not run unless the user trusts it. Runs that have
+    a result in the folder ``measured``, or below it, are left out.
     """
+    grid = expanded(source, settings, root, trust)
+    return grid if measured is None else not_measured(grid, measured, note)
+
+
+def expanded(source: Source, settings: Mapping[str, Any] | None, root: Path | None, trust: bool) -> Sweep:
+    """Return all runs of a file, a table or a sweep that is expanded already; see :func:`open_sweep`."""
     own = dict(settings or {})
 
     def look(table: dict[str, Any]) -> None:
@@ -137,7 +143,7 @@ def open_sweep(
     return grid if root is None else dataclasses.replace(grid, cells=[as_in_older_folder(c, root) for c in grid.cells])
 
 
-def not_measured(grid: Sweep, folder: str | Path, note: Callable[[str], Any] = ignore) -> Sweep:
+def not_measured(grid: Sweep, folder: str | Path, note: Callable[[str], Any]) -> Sweep:
     """Return a grid without the runs that have a result in a folder or below it; a note says how many have.
 
     Raises:
@@ -182,9 +188,11 @@ def unfinished(grid: Sweep, root: Path) -> list[Config]:
     return [cell.config for cell in cells]
 
 
-def pack_size(pack: int | None, config: Config) -> int:
-    """Return how many runs may share a batch: what was asked for, or the default of the config's device."""
-    return pack if pack is not None else PACK if make_device(config.device).type == "cuda" else 1
+def pack_size(pack: int | None, grid: Sweep) -> int:
+    """Return how many runs may share a batch: what was asked for, or the default of the device of the first run."""
+    if pack is not None:
+        return pack
+    return PACK if grid.cells and make_device(grid.cells[0].config.device).type == "cuda" else 1
 
 
 @dataclass

@@ -14,7 +14,7 @@ from fedsmoo import Config, FedsmooError, simulate
 from fedsmoo.data.files.download import fetch_dataset
 from fedsmoo.data.forms.published.federated import FEDERATED
 from fedsmoo.data.sources import SOURCES, load
-from fedsmoo.runs.merge import make_config
+from fedsmoo.runs.settings.merge import make_config
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from fedsmoo.data.check import from_arrays
 from fedsmoo.engines.looking import portions
 from fedsmoo.engines.looking.portions import evaluated_at_once
-from fedsmoo.engines.oracles.channels_last import ChannelsLastOracle, takes_channels_last
+from fedsmoo.engines.oracles.cpu.channels_last import ChannelsLastOracle, takes_channels_last
 from fedsmoo.engines.task import Task
 from fedsmoo.models import wrap
 

@@ -16,7 +16,7 @@ from torch.backends import cuda
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from fedsmoo.core.random.noise import Noise
-from fedsmoo.engines.oracles.library import Library, Way
+from fedsmoo.engines.oracles.cpu.library import Library, Way
 from fedsmoo.models.draws import drawing, outside_kernels
 from fedsmoo.models.hidden import unmoved
 from fedsmoo.models.modules.process import Setting

@@ -30,6 +30,7 @@ from fedsmoo.runs.run import Run
 from fedsmoo.runs.storage.checkpoint import (
     Checkpoints,
     Mark,
+    Pace,
     manifests_in,
     newest,
     read_manifest,
@@ -37,7 +38,6 @@ from fedsmoo.runs.storage.checkpoint import (
     write_tensors,
 )
 from fedsmoo.runs.storage.names import METRICS, MODEL
-from fedsmoo.runs.storage.pace import Pace
 from fedsmoo.runs.storage.reader import read_config, read_run
 
 SMALL = Config(

@@ -9,7 +9,7 @@ import torch
 
 import fedsmoo
 from fedsmoo.core.errors import FedsmooWarning
-from fedsmoo.runs import crowded
+from fedsmoo.engines import devices
 
 SMALL = {"clients": 4, "cohort": 3, "rounds": 1, "local_steps": 1}
 
@@ -28,13 +28,13 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(os, "getloadavg", lambda: (6.5, 1.0, 1.0))
-    monkeypatch.setattr(crowded, "usable_cores", lambda: 3)
+    monkeypatch.setattr(devices, "usable_cores", lambda: 3)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
 
 
 @pytest.mark.usefixtures("busy")
 def test_threads_that_share_operations_on_a_busy_machine_are_told_of() -> None:
-    assert told() == [crowded.BUSY] == told(engine="serial")
+    assert told() == [devices.BUSY] == told(engine="serial")
     assert told(engine="threads") == []  # each thread has clients of its own
 
 
@@ -64,5 +64,5 @@ def test_cores_are_those_that_a_container_gives(tmp_path: Path) -> None:
     for content, expected in (("max 100000\n", mine), ("100000 100000\n", 1), ("50000 100000\n", 1),
                               (f"{(mine + 3) * 100000} 100000\n", mine)):  # fmt: skip
         (tmp_path / "cpu.max").write_text(content)
-        assert crowded.usable_cores(tmp_path / "cpu.max") == expected
-    assert crowded.usable_cores(tmp_path / "nowhere") == mine
+        assert devices.usable_cores(tmp_path / "cpu.max") == expected
+    assert devices.usable_cores(tmp_path / "nowhere") == mine
