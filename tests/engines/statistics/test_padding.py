@@ -148,6 +148,40 @@ def test_a_method_s_own_loss_whose_samples_see_each_other(engine: str) -> None:
     assert trained(Layers(), engine, method=Plain()).simulation.setup.task.model.padding == "free"
 
 
+def faintly(out: Tensor, y: Tensor) -> Tensor:
+    """A loss whose samples see each other in a hundred-thousandth of it."""
+    return each(out, y) + 1e-5 * (out - out.mean(0)).square().sum(1)
+
+
+class Faintly(FedAvg):
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w, faintly), me
+
+
+def decorrelated(out: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
+    """FedDecorr's loss with its usual weight, 0.1."""
+    z = out[1] - out[1].mean(0)
+    z = z / (z.var(0) + 1e-8).sqrt() if len(z) > 1 else 0 * z
+    return each(out[0], y) + 0.1 * (z.T @ z / len(z)).square().mean()
+
+
+class Decorrelated(FedAvg):
+    features = True
+
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w, decorrelated), me
+
+
+@pytest.mark.parametrize("engine", ["vmap", "batched", "auto"])
+def test_losses_whose_samples_see_each_other_in_a_small_part_of_them(engine: str) -> None:
+    """What was under a thousandth of a loss went unseen, and padding was counted."""
+    serial, other = (trained(Layers(), name, method=Decorrelated()) for name in ("serial", engine))
+    assert float((serial.server.w - other.server.w).abs().max()) < 1e-14
+    by_hand = build("mlp", from_arrays(X[:N], Y[:N], X[N:], Y[N:]), 0, hidden=6).module.double()
+    assert gap(trained(by_hand, engine, method=Faintly()), by_hand, loss=faintly) < 1e-14
+    assert gap(trained(by_hand, engine, loss=faintly), by_hand, loss=faintly) < 1e-14
+
+
 def sure(out: Tensor, y: Tensor, certain: Tensor) -> Tensor:
     """The same loss, given a number of each sample, which changes nothing."""
     return centred(out, y) + 0 * certain.view(certain.shape[:1])
