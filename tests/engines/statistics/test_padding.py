@@ -182,6 +182,52 @@ def test_losses_whose_samples_see_each_other_in_a_small_part_of_them(engine: str
     assert gap(trained(by_hand, engine, loss=faintly), by_hand, loss=faintly) < 1e-14
 
 
+class Spread(FedAvg):
+    """A mean over samples of what looks at all of them; and the same, by sums."""
+
+    local = ("spread", "square", "mean")
+    scalars = ("spread", "square", "mean")
+
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        spread = grad.mean(w, lambda out, y: (out - out.mean(0)).square().sum(-1))
+        square, mean = grad.mean(w, lambda out, y: out.square()), grad.mean(w, lambda out, y: out)
+        by_sums = (square - mean.square()).sum(-1, keepdim=True)
+        return grad(w) * (1 + spread - by_sums), me
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "vmap", "batched", "auto"])
+def test_a_mean_of_what_looks_at_a_whole_batch(engine: str) -> None:
+    """Mean squares less squared means are the same: so this is FedAvg."""
+    for net in (Layers(), build("mlp", from_arrays(X[:N], Y[:N], X[N:], Y[N:]), 0, hidden=6).module.double()):
+        assert gap(trained(net, engine, method=Spread()), net) < 1e-13
+
+
+@dataclass(frozen=True)
+class Counting(FedAvg):
+    """Adds rows of outputs up by itself, those of filled-up batches, too."""
+
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w) * (1 + grad.outputs(w).square().mean((-2, -1))[..., None]), me
+
+
+@dataclass(frozen=True)
+class Means(FedAvg):
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w) * (1 + grad.mean(w, lambda out, y: out.square().mean(-1))), me
+
+
+def test_rows_that_are_no_samples_are_not_added_up() -> None:
+    """Where clients share a batch, the mean over its rows counted what fills it up: other numbers, and not a word."""
+    with pytest.raises(FedsmooError, match=r"test_padding.py:\d+ in slope: counts samples that are none: .* grad.mean"):
+        trained(Layers(), "vmap", method=Counting())
+
+    def scaled(out: Tensor, y: Tensor) -> Tensor:
+        return each(out, y) * (1 + out.detach().square().mean())
+
+    for engine in ("serial", "vmap", "auto"):
+        assert gap(trained(Layers(), engine, method=Means()), Layers(), loss=scaled) < 1e-14
+
+
 def sure(out: Tensor, y: Tensor, certain: Tensor) -> Tensor:
     """The same loss, given a number of each sample, which changes nothing."""
     return centred(out, y) + 0 * certain.view(certain.shape[:1])

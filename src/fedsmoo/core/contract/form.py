@@ -23,10 +23,18 @@ class Scale(NamedTuple):
     size: int = 7
     dtype: torch.dtype = torch.float64
     device: torch.device = torch.device("cpu")
+    classes: int = 3  # outputs of the model
+    features: int = 4  # numbers that its last layer reads
+
+    @property
+    def small(self) -> Scale:
+        """Vectors as small as ever, of a model with as many outputs and features."""
+        return Scale(classes=self.classes, features=self.features)
 
     @property
     def tolerance(self) -> float:
-        return 1e-12 if self.dtype == torch.float64 else 1e-4
+        """What rounding may make: a method may divide differences of losses by a thousandth."""
+        return 1e-8 if self.dtype == torch.float64 else 1e-4
 
 
 SCALE: ContextVar[Scale] = ContextVar("SCALE", default=Scale())  # noqa: B039 (never changed)
