@@ -84,10 +84,10 @@ class Fair(FedAvg):
 
 
 def of_classes(out, y):
-    """Each sample's features, and a one, in the places of its class."""
+    """Each sample's features, in the row of its class: ``[B, 3, 6]``."""
     outputs, z = out
     mine = F.one_hot(y, outputs.shape[-1]).to(z.dtype)
-    return torch.cat([(mine[:, :, None] * z[:, None]).flatten(1), mine], -1)
+    return mine[:, :, None] * z[:, None]
 
 
 def near_prototypes(out, y, prototypes, mu):
@@ -101,21 +101,22 @@ class Prototypes(FedAvg):
 
     mu: float = option(1.0, "weight of the distance")
     down: ClassVar[tuple[str, ...]] = ("w", "protos")
-    up: ClassVar[tuple[str, ...]] = ("w", "sums")
-    local: ClassVar[tuple[str, ...]] = ("sums",)
-    sizes: ClassVar[dict[str, int]] = {"protos": 18, "sums": 21}
+    up: ClassVar[tuple[str, ...]] = ("w", "sums", "counts")
+    local: ClassVar[tuple[str, ...]] = ("sums", "counts")
+    sizes: ClassVar[dict[str, int]] = {"protos": 18, "sums": 18, "counts": 3}
     features: ClassVar[bool] = True
 
     def direction(self, w, grad, down, me):
         rows = down.protos.expand(*w.shape[:-1], 18).unflatten(-1, (3, 6))
         g = grad(w, near_prototypes, rows, self.mu)
-        return g, me.replace(sums=me.sums + grad.mean(w, of_classes))
+        counts = me.counts + grad.mean(w, lambda out, y: F.one_hot(y, 3))
+        return g, me.replace(sums=me.sums + grad.mean(w, of_classes), counts=counts)
 
     def finish(self, w, down, me, rnd):
-        return me, Vectors(w=w, sums=me.sums)
+        return me, Vectors(w=w, sums=me.sums, counts=me.counts)
 
     def aggregate(self, srv, mean, rnd):
-        sums, n = mean.sums[..., :18].unflatten(-1, (3, 6)), mean.sums[..., 18:, None]
+        sums, n = mean.sums.unflatten(-1, (3, 6)), mean.counts[..., None]
         protos = torch.where(n > 0, sums / n, srv.protos.unflatten(-1, (3, 6))).flatten(-2)
         return super().aggregate(srv, mean, rnd).replace(protos=protos)
 

@@ -14,7 +14,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.round import Missing, Round
 
 Loss = Callable[..., Tensor]  # of ONE client: (outputs [B, K], labels [B], *given) -> one loss per sample, [B]
-Each = Callable[..., Tensor]  # of ONE client, too: (outputs, labels, *given) -> numbers of each sample, [B] or [B, D]
+Each = Callable[..., Tensor]  # of ONE client, too: (outputs, labels, *given) -> numbers of each sample, [B, ...]
 Take = Callable[..., tuple[Tensor, Tensor]]  # (v, running=None) -> gradients and losses at v
 
 
@@ -69,7 +69,7 @@ class StepGradient:
     - ``grad.outputs(v)`` and ``grad.features(v)``: of the model at ``v``, without a gradient. Of C clients at once each
       has rows for the longest batch: for a loss, which is told which of them are samples, and not to be added up.
     - ``grad.mean(v, each, *given)``: the mean over the batch's samples of what ``each(out, y, *given)``, written as a
-      loss is, makes of them: a number per sample, ``[B]``, or D of them, ``[B, D]``; ``[.., D]``, without a gradient.
+      loss is, makes of them: a number per sample, ``[B]``, or D of them, ``[B, ...]``; ``[.., D]``, without a gradient.
     - ``grad.loss(v)``: the run's loss at ``v``, ``[.., 1]``, without a gradient.
     - ``grad.rnd``: the :class:`Round` at this step.
 
@@ -186,13 +186,13 @@ def sample_rows(each: Each, out: Any, y: Tensor, given: Sequence[Any]) -> Tensor
         FedsmooError: for any other shape: a mean would count padding as samples.
     """
     rows = each(out, y, *given)
-    if not isinstance(rows, Tensor) or rows.shape[:1] != y.shape[:1] or rows.dim() > 2:
+    if not isinstance(rows, Tensor) or rows.shape[:1] != y.shape[:1]:
         found = f"the shape {list(rows.shape)}" if isinstance(rows, Tensor) else f"the type {type(rows).__name__}"
         raise FedsmooError(
             f"{place_of_loss(each)}: what grad.mean is given returns {found} for {len(y)} samples, but must return a "
-            f"row for each, [{len(y)}] or [{len(y)}, D]: the mean over them is taken afterwards"
+            f"row for each, [{len(y)}, ...]: the mean over them is taken afterwards"
         )
-    return rows if rows.dim() == 2 else rows[:, None]
+    return rows.flatten(1) if rows.dim() > 1 else rows[:, None]
 
 
 def weighed(rows: Tensor, weight: Tensor) -> Tensor:

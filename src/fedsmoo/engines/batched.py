@@ -46,7 +46,9 @@ def kernels_reason(setup: Setup) -> str:
 def mind_padding(setup: Setup) -> None:
     """Compute clients with batches of one length at once, if a loss of the method's own looks at a whole batch."""
     task = setup.task
-    if couples(setup.algorithm, scale_of(task.model, task.data, task.dtype, task.device)):
+    run = scale_of(task.model, task.data, task.dtype, task.device)
+    task.model.lengths = run.classes, run.features
+    if couples(setup.algorithm, run):
         task.model.padding, task.model.batched = "equal", None
 
 

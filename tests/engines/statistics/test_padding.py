@@ -228,6 +228,29 @@ def test_rows_that_are_no_samples_are_not_added_up() -> None:
         assert gap(trained(Layers(), engine, method=Means()), Layers(), loss=scaled) < 1e-14
 
 
+def apart(out: Tensor, y: Tensor, codes: Tensor) -> Tensor:
+    """A loss whose samples see each other, of outputs and four codes, as many as there are samples in a batch."""
+    return centred(out, y) + (out[:, None] - codes).square().mean((1, 2))
+
+
+@dataclass(frozen=True)
+class Coded(FedAvg):
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        codes = torch.arange(12.0).to(w).view(4, 3).expand(*w.shape[:-1], 4, 3)
+        mean = grad.mean(w, lambda out, y, codes: out + 0 * (out - out.mean(0)) + codes.sum(), codes)
+        return grad(w, apart, codes) * (1 + 0 * mean.sum(-1, keepdim=True)), me
+
+
+def apart_alone(out: Tensor, y: Tensor) -> Tensor:
+    return apart(out, y, torch.arange(12.0, dtype=torch.float64).view(4, 3))
+
+
+@pytest.mark.parametrize("engine", ["serial", "vmap", "auto"])
+def test_as_many_codes_as_samples_are_no_rows_of_samples(engine: str) -> None:
+    """They were cut to as many as a short batch has samples, and not a word."""
+    assert gap(trained(Layers(), engine, method=Coded()), Layers(), loss=apart_alone) < 1e-14
+
+
 def sure(out: Tensor, y: Tensor, certain: Tensor) -> Tensor:
     """The same loss, given a number of each sample, which changes nothing."""
     return centred(out, y) + 0 * certain.view(certain.shape[:1])

@@ -27,6 +27,11 @@ class Scale(NamedTuple):
     features: int = 4  # numbers that its last layer reads
 
     @property
+    def samples(self) -> int:
+        """How many samples a batch has: a number that is no other length."""
+        return next(n for n in (5, 8, 11) if n not in (self.classes, self.features))
+
+    @property
     def small(self) -> Scale:
         """Vectors as small as ever, of a model with as many outputs and features."""
         return Scale(classes=self.classes, features=self.features)

@@ -15,7 +15,6 @@ from fedsmoo.core.contract.form import CLIENTS, SCALE, to_scale
 from fedsmoo.core.gradient import Each, Loss, Running, row_axes, sample_losses, sample_rows, weighed
 from fedsmoo.core.random.streams import torch_stream
 
-SAMPLES = 5
 FEW = 2  # of the samples
 
 
@@ -32,21 +31,21 @@ def generator_of(place: int) -> torch.Generator:
 class TinyModel:
     """Outputs and features that are linear in the first weights, of one client or of all of them at once.
 
-    ``pair`` says whether losses see features, too. Clients may have ``unequal`` batches, of 5, 4 and 3 samples, which
-    are filled up where all of them are computed at once.
+    ``pair`` says whether losses see features, too. Clients may have ``unequal`` batches, each one sample less than the
+    one before, which are filled up where all of them are computed at once.
     """
 
     def __init__(self, client: int | None, to: torch.dtype | None, pair: bool, unequal: bool = False) -> None:
         scale = SCALE.get()
         self.several, self.pair, self.used = client is None, pair, min(scale.size, 7)
-        self.parts = [scale.classes, scale.features]
+        self.parts, self.samples = [scale.classes, scale.features], scale.samples
         generator = generator_of(10)
-        shape = (CLIENTS, SAMPLES, sum(self.parts), self.used)
+        shape = (CLIENTS, scale.samples, sum(self.parts), self.used)
         x = to_scale(torch.randn(shape, generator=generator, dtype=torch.float64), to)
-        y = (torch.arange(CLIENTS * SAMPLES).view(CLIENTS, SAMPLES) ** 2 % scale.classes).to(x.device)
-        real = SAMPLES - torch.arange(CLIENTS, device=x.device) * unequal
-        weight = (torch.arange(SAMPLES, device=x.device) < real[:, None]) / real[:, None].to(x.dtype)
-        n = SAMPLES if client is None else int(real[client])
+        y = (torch.arange(CLIENTS * scale.samples).view(CLIENTS, -1) ** 2 % scale.classes).to(x.device)
+        real = scale.samples - torch.arange(CLIENTS, device=x.device) * unequal
+        weight = (torch.arange(scale.samples, device=x.device) < real[:, None]) / real[:, None].to(x.dtype)
+        n = scale.samples if client is None else int(real[client])
         one = slice(None) if client is None else client
         self.x, self.y, self.weight = x[one][..., :n, :, :], y[one][..., :n], weight[one][..., :n]
         self.lengths = real.tolist() if self.several and unequal else []
@@ -101,7 +100,7 @@ class TinyModel:
             return many(v, self.x, self.y, self.weight, *given)
         found = []
         for c, n in enumerate(self.lengths):
-            mine = [cut(g, c, n) if isinstance(g, Tensor) and g.dim() else g for g in given]
+            mine = [cut(g, c, n, self.samples) if isinstance(g, Tensor) and g.dim() else g for g in given]
             one = slice(c, c + 1)
             found.append(many(v[one], self.x[one, :n], self.y[one, :n], self.weight[one, :n], *mine))
         return torch.cat(found) if isinstance(found[0], Tensor) else tuple(map(torch.cat, zip(*found, strict=True)))
@@ -114,7 +113,7 @@ class TinyModel:
 
         def first(v: Tensor, n: int) -> tuple[Tensor, Tensor]:
             both = self.forward(v, self.x[:n])
-            mine = [g[:n] if isinstance(g, Tensor) and g.dim() and len(g) == SAMPLES else g for g in given]
+            mine = [g[:n] if isinstance(g, Tensor) and g.dim() and len(g) == self.samples else g for g in given]
             rows = sample_rows(each, both if self.pair else both[0], self.y[:n], mine)[:FEW].to(v)
             return (rows.T @ torch.arange(1, FEW + 1).to(rows)).sum(), rows  # a plain sum may be 0 whatever they are
 
@@ -123,10 +122,10 @@ class TinyModel:
             return torch.allclose(a, b, rtol=0, atol=near * float(a.nan_to_num().abs().max()), equal_nan=True)
 
         slope = grad(first, has_aux=True)
-        return not all(map(same, slope(v.detach(), SAMPLES), slope(v.detach(), FEW)))
+        return not all(map(same, slope(v.detach(), self.samples), slope(v.detach(), FEW)))
 
 
-def cut(v: Tensor, client: int, n: int) -> Tensor:
+def cut(v: Tensor, client: int, n: int, samples: int) -> Tensor:
     """Return the row of a client, with its own samples alone where it has a row for each."""
     one = v[client : client + 1]
-    return one[:, :n] if one.dim() > 1 and one.shape[1] == SAMPLES else one
+    return one[:, :n] if one.dim() > 1 and one.shape[1] == samples else one

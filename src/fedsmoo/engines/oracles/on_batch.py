@@ -55,10 +55,11 @@ class OnBatch:
         with torch.no_grad():
             if b.weight.dim() == 1:
                 return weighed(sample_rows(each, out, b.y, given).to(b.weight), b.weight)
-            groups: dict[int, Any] = by_length(self.oracle.task.model, b) or {b.weight.shape[1]: slice(None)}
+            model = self.oracle.task.model
+            groups: dict[int, Any] = by_length(model, b) or {b.weight.shape[1]: slice(None)}
             parts = []
             for n, rows in groups.items():
-                theirs = [cut_given(v, b, rows, n) for v in given]
+                theirs = [cut_given(v, model, b, rows, n) for v in given]
                 found = rows_of_clients(each, cut_outputs(out, rows, n), b.y[rows, :n], theirs)
                 parts.append((rows, weighed(found.to(b.weight), b.weight[rows, :n])))
             whole = b.weight.new_zeros(len(b.weight), parts[0][1].shape[-1])  # clients that have finished are in none
