@@ -407,6 +407,14 @@ class Classes(FedAvg):
         return super().aggregate(srv, mean, rnd).replace(h=mean.h)
 
 
+@dataclass(frozen=True)
+class Unsized(FedAvg):
+    local = ("met",)
+
+    def direction(self, w, grad, down, me):
+        return grad(w), me.replace(met=grad.mean(w, one_hot_mean))
+
+
 def test_a_number_for_each_class() -> None:
     """The check had three classes, whatever the data, so that no method could keep a number for each."""
     x, y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 5
@@ -415,7 +423,13 @@ def test_a_number_for_each_class() -> None:
     shares = [torch.bincount(part, minlength=5) / len(part) for part in (y[:9], y[9:15], y[15:])]
     assert torch.allclose(result.server.h, 2 * sum(shares) / 3)
     check_algorithm(Classes(), compiled=False, classes=5)
+    x7, y7 = x[:28], torch.arange(28) % 7  # as many as the vectors of the check have numbers
+    settings["client_indices"] = [range(9), range(9, 15), range(15, 28)]
+    simulate("softmax", (x7, y7, x7, y7), Classes(classes=7), device="cpu", progress=False, **settings)
+    settings["client_indices"] = [range(9), range(9, 15), range(15, 30)]
     with pytest.raises(AssertionError, match=r"sizes were checked on 3 classes and 4 features; others: check_algor"):
         check_algorithm(Classes(), compiled=False)
     with pytest.raises(FedsmooError, match=r"in direction: returns met of shape \[5\], but it must be of shape \[4\]"):
         simulate("softmax", (x, y, x, y), Classes(classes=4), device="cpu", progress=False, **settings)
+    with pytest.raises(FedsmooError, match=r"met of shape \[3\], .* shape \[P\]: another length .* goes into sizes"):
+        simulate("softmax", (x, y, x, y), Unsized(), device="cpu", progress=False, **settings)

@@ -109,8 +109,11 @@ def wrong_vectors(
         elif n in names and tuple(part.shape) != (last,) * (clients is None) + (clients, last) * (clients is not None):
             expand = ": write .expand_as(w)" if clients and tuple(part.shape) == (SCALE.get().size,) else ""
             hint = expand or (": a number goes into scalars" if part.shape[-1:] == (1,) else "")
-            must = axes(clients, "P" if last == SCALE.get().size else str(last))
-            texts.append(f"returns {n} of shape {shape_in_letters(part)}, but it must be of shape {must}{hint}")
+            other = tuple(part.shape[:-1]) == (clients,) * (clients is not None) and n not in a.sizes
+            hint = hint or (": another length than the model's goes into sizes" if other else "")
+            must = axes(clients, "P" if last == SCALE.get().size and n not in a.sizes else str(last))
+            shown = shape_in_letters(part, alone=clients is None)
+            texts.append(f"returns {n} of shape {shown}, but it must be of shape {must}{hint}")
         elif n in names:
             texts += wrong_type(n, part)
     return texts
@@ -138,13 +141,14 @@ def axes(clients: int | None, last: str) -> str:
     return f"[{last}]" if clients is None else f"[C, {last}]"
 
 
-def shape_in_letters(v: Tensor) -> str:
-    """Return a shape in the contract's letters.
+def shape_in_letters(v: Tensor, alone: bool = False) -> str:
+    """Return a shape in the contract's letters; of one client ``alone`` a single axis is not that of clients.
 
     >>> [shape_in_letters(torch.zeros(shape)) for shape in ((3, 7), (7,), (2, 1))]
     ['[C, P]', '[P]', '[2, 1]']
     """
-    return "[" + ", ".join({SCALE.get().size: "P", CLIENTS: "C"}.get(n, str(n)) for n in v.shape) + "]"
+    letters = {SCALE.get().size: "P"} if alone and v.dim() == 1 else {SCALE.get().size: "P", CLIENTS: "C"}
+    return "[" + ", ".join(letters.get(n, str(n)) for n in v.shape) + "]"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
