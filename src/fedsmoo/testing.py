@@ -11,29 +11,21 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from fedsmoo.core import Algorithm, FedsmooError, Gradient, LocalRule, Round, Vectors
+from fedsmoo.core import Algorithm, Vectors
 from fedsmoo.core.blame import in_brief
 from fedsmoo.core.contract import findings, inputs
-from fedsmoo.core.contract.form import CLIENTS
-from fedsmoo.core.contract.inputs import EVERYBODY, FIRST, KEYS
-from fedsmoo.core.local import local_end, local_step
-
-STEPS, LR = 2, 0.1
-RULE = LocalRule(weight_decay=0.01, clip=2.0)
-# Where dependence is looked for: points of several sizes, and pushes of several sizes from each. A clamp, a sign or a
-# threshold hides a vector in one place, and not in all.
-POINTS = (1.0, 1e-3, 30.0)
-PUSHES = (100.0, -100.0, 1.0, 1e-4)
+from fedsmoo.core.contract.dependence import a_client, changed, steps_of, unused
+from fedsmoo.core.contract.form import CLIENTS, SCALE, Scale
+from fedsmoo.core.contract.inputs import EVERYBODY
 
 
-def check_algorithm(algorithm: Algorithm, compiled: bool = True) -> list[str]:
+def check_algorithm(algorithm: Algorithm, compiled: bool = True, classes: int = 3, features: int = 4) -> list[str]:
     """Check a method; raise an ``AssertionError`` with a line for each thing that is wrong, all at once.
 
     The first of them, ``fedsmoo.core.contract.findings``, is what every run of a method of your own begins with.
@@ -41,12 +33,27 @@ def check_algorithm(algorithm: Algorithm, compiled: bool = True) -> list[str]:
     Args:
         algorithm: a method with its hyper-parameters.
         compiled: also trace a whole local step, which takes a second.
+        classes: outputs of the model that it is checked on; a method with a number for each class fits one only.
+        features: numbers that the last layer of that model reads.
 
     Returns:
         What could be better and is not wrong, a line each.
     """
+    token = SCALE.set(Scale(classes=classes, features=features))
+    try:
+        return checked(algorithm, compiled)
+    finally:
+        SCALE.reset(token)
+
+
+def checked(algorithm: Algorithm, compiled: bool) -> list[str]:
+    """Do what :func:`check_algorithm` does, on a model of the scale in force."""
     wrong, notes = undescribed(algorithm)
-    wrong = wrong or findings(algorithm)
+    wrong = wrong or findings(algorithm, SCALE.get())
+    if wrong and getattr(algorithm, "sizes", None):  # a class that is no method has none
+        classes, features = SCALE.get().classes, SCALE.get().features
+        text = f"sizes were checked on {classes} classes and {features} features; others: check_algorithm(method, "
+        wrong.append(f"{algorithm.label}: its {text}classes=..., features=...)")
     if not wrong:
         unread, kept = unused(algorithm)
         wrong, notes = [*unread, *unlike_numbers(algorithm)], notes + kept
@@ -77,138 +84,6 @@ def undescribed(algorithm: Algorithm) -> tuple[list[str], list[str]]:
     if not re.search(r"\b(19|20)\d\d\b", paper):
         notes.append(f"{label}: the module's docstring does not name the paper and its year")
     return notes, []
-
-
-def unused(algorithm: Algorithm) -> tuple[list[str], list[str]]:
-    """Declared vectors that nothing depends on; and, apart, own vectors that only they themselves depend on.
-
-    A client's own vector may be an end in itself, such as a personal model, as long as rounds change it.
-    """
-    algorithm = generic(algorithm)
-    states = [State.make(algorithm, scale) for scale in POINTS]
-    wrong: list[str] = []
-    notes: list[str] = []
-    for place in ("down", "own", "local", "up", "server"):
-        for name in getattr(algorithm, place):
-            answers = [dependence(algorithm, s, place, name) for s in states]
-            if not any(others for others, _ in answers):
-                said = f"{algorithm.label}.{place} declares {name!r}, but nothing depends on it"
-                lives = any(itself for _, itself in answers)
-                (notes if lives else wrong).append(f"{said} but itself: a personal model?" if lives else said)
-    return wrong, notes
-
-
-@dataclasses.dataclass(frozen=True)
-class State:
-    """A server, what a client was sent and keeps, and what was sent back, in the middle of a run."""
-
-    srv: Vectors
-    mean: Vectors
-    down: Vectors
-    me: Vectors  # own and, for one round, local
-
-    @classmethod
-    def make(cls, algorithm: Algorithm, scale: float) -> State:
-        a = algorithm
-
-        def some(names: Iterable[str], place: int) -> Vectors:
-            return inputs.random_vectors(a, names, place).map(lambda v: scale * v)
-
-        srv = some((*a.down, *a.server), 12)
-        srv = Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **inputs.make_masks(a))
-        return cls(srv, some(a.up, 13), some(a.down, 11).replace(**inputs.make_masks(a)), some((*a.own, *a.local), 14))
-
-
-def dependence(algorithm: Algorithm, s: State, place: str, name: str) -> tuple[bool, bool]:
-    """Whether a push of a vector shows in any other; and whether a round changes it itself."""
-    if place in ("up", "server"):
-        kept = next_server(algorithm, s.srv, s.mean)
-        moved = (
-            next_server(algorithm, s.srv, v) if place == "up" else next_server(algorithm, v, s.mean)
-            for v in pushed(s.mean if place == "up" else s.srv, name)
-        )
-        if place == "server":  # it has to reach what is sent, now or, over other vectors, a round later
-            return any(differs(reach(algorithm, kept, s), reach(algorithm, m, s)) for m in moved), False
-        return any(differs(kept, m) for m in moved), False
-    plain = one_round(algorithm, s.down, s.me)
-    if place == "down":
-        return any(differs(plain, one_round(algorithm, v, s.me)) for v in pushed(s.down, name)), False
-    mine = f"own {name}"
-    after = (one_round(algorithm, s.down, v) for v in pushed(s.me, name))
-    brief = PUSHES if place == "local" else ()  # it may live from a step's direction to its update, or to the end
-    late = (one_round(algorithm, s.down, s.me, late=(name, push)) for push in brief)
-    within = (one_round(cast("Algorithm", Between(algorithm, name, push)), s.down, s.me) for push in brief)
-    others = any(differs(without(plain, mine), without(m, mine)) for vs in (after, late, within) for m in vs)
-    return others, place == "own" and not torch.equal(getattr(plain, mine), getattr(s.me, name))
-
-
-class Between:
-    """A method one of whose local vectors is pushed between the direction of a step and its update."""
-
-    def __init__(self, inner: Algorithm, name: str, by: float) -> None:
-        self.inner, self.name, self.by = inner, name, by
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def update(self, w: Tensor, d: Tensor, me: Vectors, rnd: Round) -> tuple[Tensor, Vectors]:
-        return self.inner.update(w, d, push(me, self.name, self.by), rnd)
-
-
-def next_server(algorithm: Algorithm, srv: Vectors, mean: Vectors) -> Vectors:
-    rnd = Round(1, LR, float(STEPS), 0.5, n=CLIENTS, key=torch.tensor(KEYS[0]))
-    return algorithm.aggregate(inputs.guarded(srv), inputs.guarded(mean), rnd)
-
-
-def reach(algorithm: Algorithm, srv: Vectors, s: State) -> Vectors:
-    """Return what a server sends now, and after another round."""
-    later = algorithm.sent(next_server(algorithm, srv, s.mean))
-    now = {f"now {n}": v for n, v in algorithm.sent(srv).items()}
-    return Vectors(**now, **{f"later {n}": v for n, v in later.items()})
-
-
-def one_round(algorithm: Algorithm, down: Vectors, me: Vectors, late: tuple[str, float] | None = None) -> Vectors:
-    """Return what one client sends and keeps; ``late`` changes a local vector before the round ends."""
-    kept, up = a_client(algorithm, down, me, steps_of(algorithm, FIRST), late)
-    served = algorithm.personal(down, kept)
-    mine = {} if served is None else {"the personal model": served}
-    return Vectors(**{f"up {n}": v for n, v in up.items()}, **{f"own {n}": v for n, v in kept.items()}, **mine)
-
-
-def steps_of(algorithm: Algorithm, client: int | None) -> list[Gradient]:
-    """Return the ``grad`` of every local step of one client, or of all."""
-    return [inputs.make_gradient(algorithm, inputs.make_round(algorithm, client), k, client) for k in range(STEPS)]
-
-
-def a_client(
-    algorithm: Algorithm, down: Vectors, me: Vectors, steps: list[Gradient], late: tuple[str, float] | None = None
-) -> tuple[Vectors, Vectors]:
-    """Run the round of one client, or of C clients; return their own vectors and what is sent."""
-    rnd = steps[-1].rnd
-    w = algorithm.start(down, me).expand(*rnd.client.shape[:-1], -1)
-    for grad in steps:
-        w, me = local_step(algorithm, RULE, w, grad, down, me)
-    if late is not None:
-        me = push(me, *late)
-    return local_end(algorithm, w, down, me, rnd)
-
-
-def push(v: Vectors, name: str, by: float) -> Vectors:
-    """Vectors with one of them moved, in all directions."""
-    part = getattr(v, name)
-    return v.replace(**{name: part + by * (1 + torch.arange(part.shape[-1], dtype=part.dtype))})
-
-
-def pushed(v: Vectors, name: str) -> Iterator[Vectors]:
-    return (push(v, name, by) for by in PUSHES)
-
-
-def without(v: Vectors, name: str) -> Vectors:
-    return v.pick(tuple(n for n in v.names() if n != name))
-
-
-def differs(a: Vectors, b: Vectors) -> bool:
-    return any(not torch.equal(v, getattr(b, n)) for n, v in a.items())
 
 
 def unlike_numbers(algorithm: Algorithm) -> list[str]:
@@ -256,26 +131,9 @@ def unlike(got: Iterable[Vectors], expected: Iterable[Vectors], row: int | None 
             if g.shape != e.shape:
                 return f"{name} has shape {tuple(g.shape)}, not {tuple(e.shape)}"
             gap = float((g - e).masked_fill(g.isnan() & e.isnan(), 0).abs().max())  # roots of numbers drawn at random
-            if not gap <= 1e-12 * (1 + float(e.nan_to_num().abs().max())):
+            if not gap <= SCALE.get().tolerance * (1 + float(e.nan_to_num().abs().max())):
                 return f"{name} is off by {gap:.1e}"
     return ""
-
-
-def changed(algorithm: Algorithm, change: Callable[[float], Any]) -> Algorithm:
-    """Return the method with its numbers changed, also those of a method inside it, within their ranges."""
-    for name, value in algorithm.options().items():
-        new = changed(value, change) if isinstance(value, Algorithm) else value
-        new = change(value) if isinstance(value, float) else new
-        try:
-            algorithm = dataclasses.replace(algorithm, **{name: new})
-        except FedsmooError:
-            continue  # out of its range
-    return algorithm
-
-
-def generic(algorithm: Algorithm) -> Algorithm:
-    """Return the method with numbers other than 0 and 1, which may switch terms off, as alpha = 1 does in FedCM."""
-    return changed(algorithm, lambda v: {0.0: 0.5, 1.0: 0.9}.get(v, v))
 
 
 def scaled(algorithm: Algorithm, by: float) -> Algorithm:

@@ -154,10 +154,28 @@ def test_bad_labels_are_counted_from_the_other_end(samples: int) -> None:
         torch.testing.assert_close(given, out.gather(1, labels[:, None])[:, 0] + 1, rtol=1e-12, atol=1e-12)
 
 
+class Looking(FedAvg):
+    """Also reads features, the loss, and how often each class is met."""
+
+    features = True
+
+    def slope(self, w, grad, down, me):
+        first = grad.mean(w, lambda out, y: (y == 0).to(out[0].dtype))
+        return grad.loss(w) * grad(w) * (1 + first), me
+
+
 @pytest.mark.parametrize(
-    ("schedule", "method"), [("constant", "fedavg"), ("cosine", "fedavg"), ("constant", "fedlc"), ("cosine", "fedlc")]
+    ("schedule", "method"),
+    [
+        ("constant", "fedavg"),
+        ("cosine", "fedavg"),
+        ("constant", "fedlc"),
+        ("cosine", "fedlc"),
+        ("constant", Looking()),
+        ("cosine", Looking()),
+    ],
 )
-def test_clients_that_all_flip_train_as_on_data_with_flipped_labels(schedule: str, method: str) -> None:
+def test_clients_that_all_flip_train_as_on_data_with_flipped_labels(schedule: str, method: str | FedAvg) -> None:
     """Also inside of what tells the method another round, as a schedule of the learning rate does; and FedLC's counts
     of samples are of the labels that are trained on."""
     rng = np.random.default_rng(0)

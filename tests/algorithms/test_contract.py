@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
+from fedsmoo import simulate
 from fedsmoo.algorithms import ALGORITHMS, FedAvg, FedDyn
-from fedsmoo.core import Algorithm, LocalRule, Round, Vectors, option
+from fedsmoo.core import Algorithm, FedsmooError, LocalRule, Round, Vectors, derived, norm, option
 from fedsmoo.core.gradient import StepGradient
 from fedsmoo.core.local import local_step
 from fedsmoo.runs.build import algorithm_class, make_algorithm
@@ -302,3 +304,132 @@ def test_what_comes_with_the_package_needs_its_box_and_its_paper() -> None:
     cls = dataclass(frozen=True)(type("Mine", (FedAvg,), {"__module__": "fedsmoo.algorithms", "__doc__": "No box."}))
     with pytest.raises(AssertionError, match=r"Mine: the docstring has no box.*\n.*does not name the paper"):
         check_algorithm(cls(), compiled=False)
+
+
+@dataclass(frozen=True)
+class LeastOfTwo(FedAvg):
+    """Two steps of which the shorter is taken, which is the one here on all vectors of the check (Kim et al., 2024).
+
+    client   eta_i: the least of lr and ||w_i - old_i||;   w_i <- w_i - eta_i d;   old_i: where it was
+    """
+
+    local = ("old", "eta")
+    scalars = ("eta",)
+
+    def direction(self, w, grad, down, me):
+        eta = torch.minimum(1e6 * norm(w - me.old), 0 * me.eta + grad.rnd.lr)
+        return grad(w), me.replace(old=w, eta=eta)
+
+    def update(self, w, d, me, rnd):
+        return w - me.eta * d, me
+
+
+def test_what_shows_on_none_of_the_vectors_tried_is_a_note() -> None:
+    """It was called unused, and a right method was refused for it."""
+    (note,) = check_algorithm(LeastOfTwo(), compiled=False)
+    assert note.startswith("LeastOfTwo.local declares 'old', but nothing depends on it on the vectors tried")
+
+
+@dataclass(frozen=True)
+class Stale(FedAvg):
+    """Clients train on the model of four rounds ago (made up for this test, 2024).
+
+    server   w(t) is what the server had four rounds ago
+    """
+
+    server = ("now", "s1", "s2", "s3")
+
+    def init(self, w):
+        return super().init(w).map(lambda _: w.clone())
+
+    def aggregate(self, srv, mean, rnd):
+        now = srv.now + self.lr_server * (mean.w - srv.w)
+        return srv.replace(w=srv.s3, s3=srv.s2, s2=srv.s1, s1=srv.now, now=now)
+
+
+@dataclass(frozen=True)
+class Table(FedAvg):
+    """The server keeps a number for each of three clients, and sees their replies (made up for this test, 2024).
+
+    client   sends w_i and f_i
+    server   w <- the mean of w_i with the weights that it keeps of them
+    """
+
+    up, rows, scalars = ("w", "f"), ("w", "f"), ("f",)
+    server = ("lam",)
+    sizes = {"lam": 3}
+
+    def init(self, w):
+        return super().init(w).replace(lam=w.new_ones(3))
+
+    def finish(self, w, down, me, rnd):
+        return me, Vectors(w=w, f=rnd.samples)
+
+    def combine(self, srv, rows, weights, rnd):
+        mine = srv.lam[rnd.client[:, 0].long()][:, None] + rows.f
+        return Vectors(w=(mine * rows.w).sum(0) / mine.sum(), f=rows.f.mean(0))
+
+
+def test_what_takes_rounds_or_one_client_s_row_to_show_is_used() -> None:
+    """A queue of models, rows that only combine reads, and a table of clients, whose numbers went up to 11."""
+    assert check_algorithm(Stale(), compiled=False) == []
+    assert check_algorithm(Table(), compiled=False) == []
+    data = (torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3)
+    settings = {"client_indices": [range(9), range(9, 15), range(15, 30)], "cohort": 2, "rounds": 2, "local_steps": 1}
+    result = simulate("softmax", (*data, *data), Table(), device="cpu", progress=False, **settings)
+    assert torch.equal(result.server.lam, torch.ones(3))
+
+
+def one_hot_mean(out, y):
+    return functional.one_hot(y, out.shape[-1]).to(out.dtype)
+
+
+@dataclass(frozen=True)
+class Classes(FedAvg):
+    """Clients send how many samples of each of five classes they hold, and meet (made up for this test, 2024).
+
+    client   h_i: shares of classes among its samples, and in its last batch
+    server   as FedAvg;   h <- mean(h_i)
+    """
+
+    classes: int = option(5, "classes of the data", counts=True)
+    down, up, local = ("w", "h"), ("w", "h"), ("met",)
+    sizes = derived(lambda self: {"h": self.classes, "met": self.classes})
+
+    def direction(self, w, grad, down, me):
+        g = grad(w) * (1 + down.h.sum(-1, keepdim=True))
+        return g, me.replace(met=grad.mean(w, one_hot_mean))
+
+    def finish(self, w, down, me, rnd):
+        return me, Vectors(w=w, h=rnd.labels / rnd.samples + me.met)
+
+    def aggregate(self, srv, mean, rnd):
+        return super().aggregate(srv, mean, rnd).replace(h=mean.h)
+
+
+@dataclass(frozen=True)
+class Unsized(FedAvg):
+    local = ("met",)
+
+    def direction(self, w, grad, down, me):
+        return grad(w), me.replace(met=grad.mean(w, one_hot_mean))
+
+
+def test_a_number_for_each_class() -> None:
+    """The check had three classes, whatever the data, so that no method could keep a number for each."""
+    x, y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 5
+    settings = {"client_indices": [range(9), range(9, 15), range(15, 30)], "cohort": 3, "rounds": 1, "batch_size": 64}
+    result = simulate("softmax", (x, y, x, y), Classes(), local_epochs=1, device="cpu", progress=False, **settings)
+    shares = [torch.bincount(part, minlength=5) / len(part) for part in (y[:9], y[9:15], y[15:])]
+    assert torch.allclose(result.server.h, 2 * sum(shares) / 3)
+    check_algorithm(Classes(), compiled=False, classes=5)
+    x7, y7 = x[:28], torch.arange(28) % 7  # as many as the vectors of the check have numbers
+    settings["client_indices"] = [range(9), range(9, 15), range(15, 28)]
+    simulate("softmax", (x7, y7, x7, y7), Classes(classes=7), device="cpu", progress=False, **settings)
+    settings["client_indices"] = [range(9), range(9, 15), range(15, 30)]
+    with pytest.raises(AssertionError, match=r"sizes were checked on 3 classes and 4 features; others: check_algor"):
+        check_algorithm(Classes(), compiled=False)
+    with pytest.raises(FedsmooError, match=r"in direction: returns met of shape \[5\], but it must be of shape \[4\]"):
+        simulate("softmax", (x, y, x, y), Classes(classes=4), device="cpu", progress=False, **settings)
+    with pytest.raises(FedsmooError, match=r"met of shape \[3\], .* shape \[P\]: another length .* goes into sizes"):
+        simulate("softmax", (x, y, x, y), Unsized(), device="cpu", progress=False, **settings)

@@ -83,9 +83,90 @@ class Fair(FedAvg):
         return srv.replace(w=srv.w + mean.w / mean.weight)
 
 
+def of_classes(out, y):
+    """Each sample's features, in the row of its class: ``[B, 3, 6]``."""
+    outputs, z = out
+    mine = F.one_hot(y, outputs.shape[-1]).to(z.dtype)
+    return mine[:, :, None] * z[:, None]
+
+
+def near_prototypes(out, y, prototypes, mu):
+    outputs, z = out
+    return F.cross_entropy(outputs, y, reduction="none") + mu * (z - prototypes[y]).square().mean(-1)
+
+
+@dataclass(frozen=True)
+class Prototypes(FedAvg):
+    """Features near the mean of their class over all clients, as in FedProto: of 3 classes and 6 features."""
+
+    mu: float = option(1.0, "weight of the distance")
+    down: ClassVar[tuple[str, ...]] = ("w", "protos")
+    up: ClassVar[tuple[str, ...]] = ("w", "sums", "counts")
+    local: ClassVar[tuple[str, ...]] = ("sums", "counts")
+    sizes: ClassVar[dict[str, int]] = {"protos": 18, "sums": 18, "counts": 3}
+    features: ClassVar[bool] = True
+
+    def direction(self, w, grad, down, me):
+        rows = down.protos.expand(*w.shape[:-1], 18).unflatten(-1, (3, 6))
+        g = grad(w, near_prototypes, rows, self.mu)
+        counts = me.counts + grad.mean(w, lambda out, y: F.one_hot(y, 3))
+        return g, me.replace(sums=me.sums + grad.mean(w, of_classes), counts=counts)
+
+    def finish(self, w, down, me, rnd):
+        return me, Vectors(w=w, sums=me.sums, counts=me.counts)
+
+    def aggregate(self, srv, mean, rnd):
+        sums, n = mean.sums.unflatten(-1, (3, 6)), mean.counts[..., None]
+        protos = torch.where(n > 0, sums / n, srv.protos.unflatten(-1, (3, 6))).flatten(-2)
+        return super().aggregate(srv, mean, rnd).replace(protos=protos)
+
+
+@dataclass(frozen=True)
+class ZerothOrder(FedAvg):
+    """No gradient, only losses at two points, as in FedZO."""
+
+    mu: float = option(0.01, "how far the points are from the model")
+
+    def direction(self, w, grad, down, me):
+        z = grad.rnd.normal("z", w)
+        return (grad.loss(w + self.mu * z) - grad.loss(w - self.mu * z)) / (2 * self.mu) * z, me
+
+
+@dataclass(frozen=True)
+class Polyak(FedAvg):
+    """Steps by the loss, as in FedSPS: at most lr, and as long as would bring a linear loss to zero."""
+
+    c: float = option(20.0, "how little a step trusts the loss")
+
+    def direction(self, w, grad, down, me):
+        g = grad(w)
+        far = grad.loss(w) / (self.c * (g * g).sum(-1, keepdim=True) + 1e-12)
+        return g * (far / grad.rnd.lr).clamp(max=1), me
+
+
+def centred_outputs(out, y, mean):
+    return (out - mean).square()
+
+
+@dataclass(frozen=True)
+class Spread(FedAvg):
+    """A mean that is given a row for each client, another mean."""
+
+    own: ClassVar[tuple[str, ...]] = ("spread",)
+    sizes: ClassVar[dict[str, int]] = {"spread": 3}
+
+    def direction(self, w, grad, down, me):
+        spread = grad.mean(w, centred_outputs, grad.mean(w, lambda out, y: out))
+        return grad(w) * (1 + me.spread.sum(-1, keepdim=True)), me.replace(spread=spread)
+
+
 OWN: dict[str, Algorithm] = {
     "outputs": Distilled(),
     "labels and step": Calibrated(),
     "features": Contrasted(),
     "loss": Fair(),
+    "means of classes": Prototypes(),
+    "losses alone": ZerothOrder(),
+    "a step by the loss": Polyak(),
+    "a mean of means": Spread(),
 }

@@ -92,6 +92,12 @@ class Reduced(FedAvg):
 
 
 @dataclass(frozen=True)
+class Averaged(FedAvg):
+    def slope(self, w, grad, down, me):
+        return grad(w) * grad.mean(w, lambda out, y: out.mean()), me
+
+
+@dataclass(frozen=True)
 class Closed(FedAvg):
     """Closes over outputs of all clients, which would broadcast."""
 
@@ -119,6 +125,7 @@ class Undeclared(Contrasted):
     ("method", "kinds", "words"),
     [
         (Reduced(), ("serial", "hand", "vmap"), r"test_own_losses.py:\d+ in <lambda>: the loss of \d .* \[\]"),
+        (Averaged(), ("serial", "hand", "vmap"), r"in <lambda>: what grad.mean is given .* \[\] for \d samples"),
         (Closed(), ("hand", "vmap"), r"in <lambda>: the loss of 4 .* shape \[\d, 4\].*grad\(v, loss, tensor\)"),
         (Rowless(), ("hand", "vmap"), r"test_own_losses.py:\d+ in slope: a loss is given .* \[7\] for \d clients"),
         (Undeclared(), ("serial", "vmap"), r"in slope: reads features, which a method must declare: features = True"),

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from fedsmoo.algorithms.around import Around
 from fedsmoo.core import Gradient, Round, Vectors, derived, norm, option
-from fedsmoo.core.gradient import BatchModel, Loss, Take
+from fedsmoo.core.gradient import BatchModel, Each, Loss, Take
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Mirrored(Gradient):
 
     def __init__(self, grad: Gradient, bad: Tensor) -> None:
         super().__init__(grad.take, grad.rnd, grad.model, grad.clients)
-        self.losses, self.copied, self.bad = grad.losses, grad, bad
+        self.losses, self.looked, self.copied, self.bad = grad.losses, grad.looked, grad, bad
 
     def _copy(self, take: Take, rnd: Round, model: BatchModel | None) -> Mirrored:
         return Mirrored(super()._copy(take, rnd, model), self.bad)
@@ -157,12 +157,20 @@ class Mirrored(Gradient):
     def __call__(self, v: Tensor, loss: Loss | None = None, *given: Any) -> Tensor:
         return super().__call__(v, mirrored, self.bad, loss, *given)
 
+    def mean(self, v: Tensor, each: Each, *given: Any) -> Tensor:
+        return super().mean(v, mirrored, self.bad, each, *given)
+
+    def loss(self, v: Tensor) -> Tensor:
+        value = super().mean(v, mirrored, self.bad, None)
+        self.looked.append(value[..., 0])
+        return value
+
 
 def mirrored(out: Any, y: Tensor, bad: Tensor, loss: Loss | None, *given: Any) -> Tensor:
     """Return a loss of one client, whose labels are the others if it is ``bad``."""
-    classes = (out[0] if isinstance(out, tuple) else out).shape[-1]
-    y = torch.where(bad > 0, classes - 1 - y, y)
-    return F.cross_entropy(out, y, reduction="none") if loss is None else loss(out, y, *given)
+    outputs = out[0] if isinstance(out, tuple) else out
+    y = torch.where(bad > 0, outputs.shape[-1] - 1 - y, y)
+    return F.cross_entropy(outputs, y, reduction="none") if loss is None else loss(out, y, *given)
 
 
 # The name of the setting attack -> what is put around the method; off is the method itself.

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsmoo.compiler import NotCompiled
 from fedsmoo.core import Algorithm, LocalRule, Round, Vectors
-from fedsmoo.core.gradient import Loss, Running, StepGradient
+from fedsmoo.core.gradient import Each, Loss, Running, StepGradient
 from fedsmoo.core.local import masked_step
 
 aten = torch.ops.aten
@@ -183,7 +183,10 @@ class NoModel:
     def outputs(self, v: Tensor) -> Tensor:
         raise NotCompiled("outputs of the model")
 
-    features = outputs
+    features = loss = outputs
+
+    def mean(self, v: Tensor, each: Each, given: Sequence[Any]) -> Tensor:
+        raise NotCompiled("means over the samples of a batch")
 
 
 class Sum(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from fedsmoo.core.blame import Place, calling_frames, place_of
@@ -13,6 +14,7 @@ from fedsmoo.core.errors import FedsmooError
 from fedsmoo.core.round import Missing, Round
 
 Loss = Callable[..., Tensor]  # of ONE client: (outputs [B, K], labels [B], *given) -> one loss per sample, [B]
+Each = Callable[..., Tensor]  # of ONE client, too: (outputs, labels, *given) -> numbers of each sample, [B, ...]
 Take = Callable[..., tuple[Tensor, Tensor]]  # (v, running=None) -> gradients and losses at v
 
 
@@ -49,6 +51,12 @@ class BatchModel(Protocol):
     def features(self, v: Tensor) -> Tensor:
         """Return what the model's last layer reads, ``[.., B, F]``, without a gradient."""
 
+    def mean(self, v: Tensor, each: Each, given: Sequence[Any]) -> Tensor:
+        """Return the means over the samples of each client of what ``each`` makes of them, ``[.., D]``."""
+
+    def loss(self, v: Tensor) -> Tensor:
+        """Return the run's loss of each client, ``[.., 1]``, without a gradient."""
+
 
 class StepGradient:
     """The gradient of a local step at any vector, on the step's batch, and what else the batch can tell.
@@ -58,10 +66,14 @@ class StepGradient:
       outputs ``[B, K]`` and labels ``[B]`` give one loss per sample, ``[B]``. For a method that declares
       ``features = True``, ``out`` is a pair, outputs and features. Tensors in ``given`` have a row for each of C
       clients (``grad.outputs(down.w)``, ``grad.rnd.labels``), of which the loss sees its client's.
-    - ``grad.outputs(v)`` and ``grad.features(v)``: of the model at ``v``, without a gradient.
+    - ``grad.outputs(v)`` and ``grad.features(v)``: of the model at ``v``, without a gradient. Of C clients at once each
+      has rows for the longest batch: for a loss, which is told which of them are samples, and not to be added up.
+    - ``grad.mean(v, each, *given)``: the mean over the batch's samples of what ``each(out, y, *given)``, written as a
+      loss is, makes of them: a number per sample, ``[B]``, or D of them, ``[B, ...]``; ``[.., D]``, without a gradient.
+    - ``grad.loss(v)``: the run's loss at ``v``, ``[.., 1]``, without a gradient.
     - ``grad.rnd``: the :class:`Round` at this step.
 
-    Engines make one for each step, whose loss is that of its first gradient.
+    Engines make one for each step, whose loss is that of its first gradient, or else of its first ``grad.loss``.
 
     Args:
         take: returns gradients and losses at a vector, of one client or of C at once; a model with running statistics
@@ -73,7 +85,8 @@ class StepGradient:
 
     def __init__(self, take: Take, rnd: Round, model: BatchModel | None = None, clients: int | None = None) -> None:
         self.take, self.rnd, self.model, self.clients = take, rnd, model, clients
-        self.losses: list[Tensor] = []
+        self.losses: list[Tensor] = []  # at each gradient
+        self.looked: list[Tensor] = []  # at each grad.loss
         self.asked_more = False  # than gradients of the run's loss
         self.copied: StepGradient | None = None  # whose copy this is
 
@@ -88,7 +101,7 @@ class StepGradient:
 
     def _copy(self, take: Take, rnd: Round, model: BatchModel | None) -> StepGradient:
         copy = StepGradient(take, rnd, model, self.clients)
-        copy.losses, copy.copied = self.losses, self
+        copy.losses, copy.looked, copy.copied = self.losses, self.looked, self
         return copy
 
     def __call__(self, v: Tensor, loss: Loss | None = None, *given: Any) -> Tensor:
@@ -99,6 +112,22 @@ class StepGradient:
             gradient, value = self._more().own(self._rows(v), loss, given)
         self.losses.append(value)
         return gradient
+
+    @property
+    def first_loss(self) -> Tensor:
+        """The step's loss, which a run records."""
+        return (self.losses or self.looked)[0]
+
+    def loss(self, v: Tensor) -> Tensor:
+        """Return the run's loss at ``v`` on the step's batch: ``[1]``, or ``[C, 1]`` of C clients."""
+        value = self._more().loss(self._rows(v))
+        self.looked.append(value[..., 0])
+        return value
+
+    def mean(self, v: Tensor, each: Each, *given: Any) -> Tensor:
+        """Return the mean of ``each(out, y, *given)`` at ``v`` over the step's samples: ``[D]``, or ``[C, D]``."""
+        refuse_without_rows(given, self.clients)
+        return self._more().mean(self._rows(v), each, given)
 
     def outputs(self, v: Tensor) -> Tensor:
         """Return the model's outputs at ``v`` on the step's batch: ``[B, K]``, or ``[C, B, K]`` of C clients."""
@@ -142,6 +171,28 @@ def sample_losses(loss: Loss, out: Any, y: Tensor, given: Sequence[Any]) -> Tens
             f"{hint}"
         )
     return each
+
+
+def sample_rows(each: Each, out: Any, y: Tensor, given: Sequence[Any]) -> Tensor:
+    """Return what a function of one client makes of its samples, a row for each: ``[B, D]``.
+
+    Raises:
+        FedsmooError: for any other shape: a mean would count padding as samples.
+    """
+    rows = each(out, y, *given)
+    if not isinstance(rows, Tensor) or rows.shape[:1] != y.shape[:1]:
+        found = f"the shape {list(rows.shape)}" if isinstance(rows, Tensor) else f"the type {type(rows).__name__}"
+        raise FedsmooError(
+            f"{place_of_loss(each)}: what grad.mean is given returns {found} for {len(y)} samples, but must return a "
+            f"row for each, [{len(y)}, ...]: the mean over them is taken afterwards"
+        )
+    return rows.flatten(1) if rows.dim() > 1 else rows[:, None]
+
+
+def weighed(rows: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted sum of samples' rows ``[.., B, D]``; those of the weight 0 are no samples, and anything."""
+    weight = weight[..., None]
+    return torch.where(weight != 0, weight * rows, 0.0).sum(-2)
 
 
 def place_of_loss(loss: Loss) -> str:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from fedsmoo.core import FedsmooError, Vectors
-from fedsmoo.core.contract.form import Scale
 from fedsmoo.core.contract.inputs import asks_more, couples
 from fedsmoo.core.errors import first_line
 from fedsmoo.data.batches.plan import Plan
 from fedsmoo.engines.client_state.memory import clients_that_fit, keep_pages, place_of_rows, ran_out, release
 from fedsmoo.engines.client_state.table import ClientTable
 from fedsmoo.engines.contract import Engine, Meanwhile, RoundInputs, RoundOutcome, Setup, Sums, one_run_at_a_time
+from fedsmoo.engines.looking.fitting import scale_of
 from fedsmoo.engines.oracles.cpu.library import LIBRARY, Way
 from fedsmoo.engines.oracles.drawing import unlike_alone
 from fedsmoo.engines.oracles.fused import FusedOracle, fused_reason
@@ -39,14 +39,16 @@ def kernels_reason(setup: Setup) -> str:
     task = setup.task
     if reason := fused_reason(task):
         return reason
-    run = Scale(task.model.layout.size, task.dtype, task.device)
+    run = scale_of(task.model, task.data, task.dtype, task.device)
     return OWN_LOSS if asks_more(setup.algorithm, run) else ""
 
 
 def group_by_length_if_coupled(setup: Setup) -> None:
     """Compute clients with batches of one length at once, if a loss of the method's own looks at a whole batch."""
     task = setup.task
-    if couples(setup.algorithm, Scale(task.model.layout.size, task.dtype, task.device)):
+    run = scale_of(task.model, task.data, task.dtype, task.device)
+    task.model.lengths = run.classes, run.features
+    if couples(setup.algorithm, run):
         task.model.padding, task.model.batched = "equal", None
 
 

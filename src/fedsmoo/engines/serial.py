@@ -134,7 +134,7 @@ def local_round(setup: Setup, oracle: Oracle, down: Vectors, own: Vectors, plan:
 
         grad = StepGradient(take, rnd.at_step(steps[k]), model)
         w, me = local_step(algorithm, setup.rule, w, grad, down, me)
-        total = total + grad.losses[0]
+        total = total + grad.first_loss
     me, up = local_end(algorithm, w, down, me, rnd)
     return Trained(w, me, up, total / max(len(plan.index), 1))
 

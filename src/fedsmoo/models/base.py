@@ -76,7 +76,7 @@ class FlatModel:
         self.buffers = tuple(kept)  # their names
         self._frozen |= kept
         self.statistics: buffers.Statistics | None = None  # what of the buffers changes; see models.examine
-        self.padding, self.fewest = "free", 1  # see engines.statistics.padding
+        self.padding, self.fewest, self.lengths = "free", 1, (0, 0)  # see engines.statistics
         self.looked_at = False  # with its loss, by a task
         self.batched: BatchedForward | None = self._by_hand if hasattr(module, "batched") else None
 

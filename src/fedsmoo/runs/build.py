@@ -16,7 +16,7 @@ from fedsmoo.algorithms.quantised import Quantised
 from fedsmoo.algorithms.statistics import with_statistics
 from fedsmoo.core import Algorithm, FedsmooError, LocalRule
 from fedsmoo.core.blame import in_brief, place_of, stack_of
-from fedsmoo.core.contract import Scale, refuse_unsound
+from fedsmoo.core.contract import refuse_unsound
 from fedsmoo.core.errors import FedsmooWarning, unknown
 from fedsmoo.core.hyper.options import read_options, refuse_ignored_values
 from fedsmoo.core.user_code import is_in_file, user_object
@@ -34,6 +34,7 @@ from fedsmoo.engines.looking.fitting import (
     note_on_probabilities,
     refuse_few_outputs,
     refuse_other_targets,
+    scale_of,
 )
 from fedsmoo.engines.statistics.recompute import refuse_lone_samples
 from fedsmoo.engines.task import Task
@@ -150,7 +151,7 @@ def make_setup(
     refuse_beyond_type(data, dtype)
     model = model or named_model(config, data)
     cast(model.module, dtype)
-    refuse_unsound(algorithm, Scale(model.layout.size, dtype, device))
+    refuse_unsound(algorithm, scale_of(model, data, dtype, device))
     augment = data.augment if config.augment is None else config.augment
     if augment and not data.is_image:
         raise FedsmooError(f"augment: the samples of {data.name!r} are not uint8 images")

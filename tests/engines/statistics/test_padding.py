@@ -148,6 +148,109 @@ def test_a_method_s_own_loss_whose_samples_see_each_other(engine: str) -> None:
     assert trained(Layers(), engine, method=Plain()).simulation.setup.task.model.padding == "free"
 
 
+def faintly(out: Tensor, y: Tensor) -> Tensor:
+    """A loss whose samples see each other in a hundred-thousandth of it."""
+    return each(out, y) + 1e-5 * (out - out.mean(0)).square().sum(1)
+
+
+class Faintly(FedAvg):
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w, faintly), me
+
+
+def decorrelated(out: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
+    """FedDecorr's loss with its usual weight, 0.1."""
+    z = out[1] - out[1].mean(0)
+    z = z / (z.var(0) + 1e-8).sqrt() if len(z) > 1 else 0 * z
+    return each(out[0], y) + 0.1 * (z.T @ z / len(z)).square().mean()
+
+
+class Decorrelated(FedAvg):
+    features = True
+
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w, decorrelated), me
+
+
+@pytest.mark.parametrize("engine", ["vmap", "batched", "auto"])
+def test_losses_whose_samples_see_each_other_in_a_small_part_of_them(engine: str) -> None:
+    """What was under a thousandth of a loss went unseen, and padding was counted."""
+    serial, other = (trained(Layers(), name, method=Decorrelated()) for name in ("serial", engine))
+    assert float((serial.server.w - other.server.w).abs().max()) < 1e-14
+    by_hand = build("mlp", from_arrays(X[:N], Y[:N], X[N:], Y[N:]), 0, hidden=6).module.double()
+    assert gap(trained(by_hand, engine, method=Faintly()), by_hand, loss=faintly) < 1e-14
+    assert gap(trained(by_hand, engine, loss=faintly), by_hand, loss=faintly) < 1e-14
+
+
+class Spread(FedAvg):
+    """A mean over samples of what looks at all of them; and the same, by sums."""
+
+    local = ("spread", "square", "mean")
+    scalars = ("spread", "square", "mean")
+
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        spread = grad.mean(w, lambda out, y: (out - out.mean(0)).square().sum(-1))
+        square, mean = grad.mean(w, lambda out, y: out.square()), grad.mean(w, lambda out, y: out)
+        by_sums = (square - mean.square()).sum(-1, keepdim=True)
+        return grad(w) * (1 + spread - by_sums), me
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "vmap", "batched", "auto"])
+def test_a_mean_of_what_looks_at_a_whole_batch(engine: str) -> None:
+    """Mean squares less squared means are the same: so this is FedAvg."""
+    for net in (Layers(), build("mlp", from_arrays(X[:N], Y[:N], X[N:], Y[N:]), 0, hidden=6).module.double()):
+        assert gap(trained(net, engine, method=Spread()), net) < 1e-13
+
+
+@dataclass(frozen=True)
+class Counting(FedAvg):
+    """Adds rows of outputs up by itself, those of filled-up batches, too."""
+
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w) * (1 + grad.outputs(w).square().mean((-2, -1))[..., None]), me
+
+
+@dataclass(frozen=True)
+class Means(FedAvg):
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        return grad(w) * (1 + grad.mean(w, lambda out, y: out.square().mean(-1))), me
+
+
+def test_rows_that_are_no_samples_are_not_added_up() -> None:
+    """Where clients share a batch, the mean over its rows counted what fills it up: other numbers, and not a word."""
+    with pytest.raises(FedsmooError, match=r"test_padding.py:\d+ in slope: counts samples that are none: .* grad.mean"):
+        trained(Layers(), "vmap", method=Counting())
+
+    def scaled(out: Tensor, y: Tensor) -> Tensor:
+        return each(out, y) * (1 + out.detach().square().mean())
+
+    for engine in ("serial", "vmap", "auto"):
+        assert gap(trained(Layers(), engine, method=Means()), Layers(), loss=scaled) < 1e-14
+
+
+def apart(out: Tensor, y: Tensor, codes: Tensor) -> Tensor:
+    """A loss whose samples see each other, of outputs and four codes, as many as there are samples in a batch."""
+    return centred(out, y) + (out[:, None] - codes).square().mean((1, 2))
+
+
+@dataclass(frozen=True)
+class Coded(FedAvg):
+    def slope(self, w: Any, grad: Any, down: Any, me: Any) -> Any:
+        codes = torch.arange(12.0).to(w).view(4, 3).expand(*w.shape[:-1], 4, 3)
+        mean = grad.mean(w, lambda out, y, codes: out + 0 * (out - out.mean(0)) + codes.sum(), codes)
+        return grad(w, apart, codes) * (1 + 0 * mean.sum(-1, keepdim=True)), me
+
+
+def apart_alone(out: Tensor, y: Tensor) -> Tensor:
+    return apart(out, y, torch.arange(12.0, dtype=torch.float64).view(4, 3))
+
+
+@pytest.mark.parametrize("engine", ["serial", "vmap", "auto"])
+def test_as_many_codes_as_samples_are_no_rows_of_samples(engine: str) -> None:
+    """They were cut to as many as a short batch has samples, and not a word."""
+    assert gap(trained(Layers(), engine, method=Coded()), Layers(), loss=apart_alone) < 1e-14
+
+
 def sure(out: Tensor, y: Tensor, certain: Tensor) -> Tensor:
     """The same loss, given a number of each sample, which changes nothing."""
     return centred(out, y) + 0 * certain.view(certain.shape[:1])

@@ -42,13 +42,16 @@ def is_ours(algorithm: Algorithm) -> bool:
 
 
 _sound: set[tuple[type, str]] = set()
+# What is found wrong with a method that fits other vectors: a failure, or a length of its own.
+MAY_FIT = re.compile(r"\d+ in \w+: (Runtime|Index|Value)Error|must be of shape \[(C, )?(?!1\])\d+\]")
 
 
 def refuse_unsound(algorithm: Algorithm, run: Scale | None = None) -> None:
     """Refuse a method of a user's that breaks the contract, with a line for each finding; once for each method.
 
-    A method that fails on small vectors may be made for the model of a run, such as one with a mask for it: it is tried
-    on vectors as the ``run`` has them, and waits for that where they are not known yet.
+    A method that fails on small vectors may be made for the model of a run, such as one with a mask for it, or with a
+    number for each class: it is tried with as many classes and features as the ``run`` has, then on vectors as it has
+    them, and waits for that where they are not known yet.
     """
     if is_ours(algorithm):
         return
@@ -57,13 +60,16 @@ def refuse_unsound(algorithm: Algorithm, run: Scale | None = None) -> None:
     if key in _sound:
         return
     found = findings(algorithm)
-    if any(re.search(r"\d+ in \w+: (Runtime|Index|Value)Error", line) for line in found):
-        if run is None:
+    fits_any = not found
+    for scale in (run and run.small, run):
+        if not any(map(MAY_FIT.search, found)):
+            break
+        if scale is None:
             return
-        found = findings(algorithm, run)
+        found = findings(algorithm, scale)
     if found:
         raise FedsmooError("\n".join(found))
-    if not any(hasattr(v, "shape") for v in options.values()):  # long tensors are printed in part
+    if fits_any and not any(hasattr(v, "shape") for v in options.values()):  # long tensors are printed in part
         _sound.add(key)
 
 
@@ -102,15 +108,29 @@ class FunctionCheck:
         for wide in (False, True):
             x = make_inputs(self.algorithm, EVERYBODY, wide=wide)
             seen = self.observe(x)
-            asked += len(x.grad.losses)
+            asked += len(x.grad.losses) + len(x.grad.looked)
             found += self.violations(seen)
             found += [] if found else self.form(seen, CLIENTS)
             for c, one in enumerate(rows):
                 found = found or self.violations(one) or self.row(seen, one, c)
         if self.name == "direction" and not asked and not found:
-            text = "never asks for a gradient, grad(w), which gives a step's loss"
+            text = "never asks for a gradient, grad(w), or a loss, grad.loss(w), which gives a step's loss"
             found.append(Note(definition(self.algorithm, self.name), text))
+        found = found or (self.unequal() if x.grad.asked_more else [])
         return found or self.dtype_and_device(EVERYBODY)
+
+    def unequal(self) -> list[Note]:
+        """Check that samples which fill up the batches of other clients count for nothing."""
+        several = self.observe(make_inputs(self.algorithm, EVERYBODY, unequal=True))
+        alone = [self.observe(make_inputs(self.algorithm, c, unequal=True)) for c in range(CLIENTS)]
+        if any(seen.error for seen in (several, *alone)):  # what fails for want of samples says so in a run
+            return []
+        text = (
+            "counts samples that are none: of C clients at once grad.outputs and grad.features have rows for the "
+            "longest batch; take means over samples by grad.mean(v, each), or give rows to a loss, grad(v, loss, rows)"
+        )
+        places = (note.place for c, one in enumerate(alone) for note in self.row(several, one, c))
+        return [Note(place, text) for place in places][:1]
 
     def alone(self) -> tuple[list[Note], Observation]:
         """Check two calls for one client, and return what was seen of the first, too."""

@@ -24,10 +24,23 @@ class Scale(NamedTuple):
     size: int = 7
     dtype: torch.dtype = torch.float64
     device: torch.device = torch.device("cpu")
+    classes: int = 3  # outputs of the model
+    features: int = 4  # numbers that its last layer reads
+
+    @property
+    def samples(self) -> int:
+        """How many samples a batch has: a number that is no other length."""
+        return next(n for n in (5, 8, 11) if n not in (self.classes, self.features))
+
+    @property
+    def small(self) -> Scale:
+        """Vectors as small as ever, of a model with as many outputs and features."""
+        return Scale(classes=self.classes, features=self.features)
 
     @property
     def tolerance(self) -> float:
-        return 1e-12 if self.dtype == torch.float64 else 1e-4
+        """What rounding may make: a method may divide differences of losses by a thousandth."""
+        return 1e-8 if self.dtype == torch.float64 else 1e-4
 
 
 SCALE: ContextVar[Scale] = ContextVar("SCALE", default=Scale())  # noqa: B039 (never changed)
@@ -107,8 +120,11 @@ def wrong_vectors(
         elif n in names and tuple(part.shape) != (last,) * (clients is None) + (clients, last) * (clients is not None):
             expand = ": write .expand_as(w)" if clients and tuple(part.shape) == (SCALE.get().size,) else ""
             hint = expand or (": a number goes into scalars" if part.shape[-1:] == (1,) else "")
-            must = axes(clients, "P" if last == SCALE.get().size else str(last))
-            texts.append(f"returns {n} of shape {shape_in_letters(part)}, but it must be of shape {must}{hint}")
+            other = tuple(part.shape[:-1]) == (clients,) * (clients is not None) and n not in a.sizes
+            hint = hint or (": another length than the model's goes into sizes" if other else "")
+            must = axes(clients, "P" if last == SCALE.get().size and n not in a.sizes else str(last))
+            shown = shape_in_letters(part, alone=clients is None)
+            texts.append(f"returns {n} of shape {shown}, but it must be of shape {must}{hint}")
         elif n in names:
             texts += wrong_type(n, part)
     return texts
@@ -136,13 +152,14 @@ def axes(clients: int | None, last: str) -> str:
     return f"[{last}]" if clients is None else f"[C, {last}]"
 
 
-def shape_in_letters(v: Tensor) -> str:
-    """Return a shape in the contract's letters.
+def shape_in_letters(v: Tensor, alone: bool = False) -> str:
+    """Return a shape in the contract's letters; of one client ``alone`` a single axis is not that of clients.
 
     >>> [shape_in_letters(torch.zeros(shape)) for shape in ((3, 7), (7,), (2, 1))]
     ['[C, P]', '[P]', '[2, 1]']
     """
-    return "[" + ", ".join({SCALE.get().size: "P", CLIENTS: "C"}.get(n, str(n)) for n in v.shape) + "]"
+    letters = {SCALE.get().size: "P"} if alone and v.dim() == 1 else {SCALE.get().size: "P", CLIENTS: "C"}
+    return "[" + ", ".join(letters.get(n, str(n)) for n in v.shape) + "]"
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -23,9 +23,9 @@ LR, STEPS = 0.1, (2, 3, 4)
 WEIGHTS = (0.5, 0.3, 0.2)
 FIRST, EVERYBODY = 0, None
 WHO = {
-    "client": ((7,), (2,), (11,)),
+    "client": ((1,), (2,), (0,)),  # of CLIENTS: a server may keep a number for each, and look it up
     "samples": ((4,), (9,), (5,)),
-    "labels": ((1, 0, 3), (4, 3, 2), (0, 5, 0)),
+    "labels": ((1, 0, 3), (4, 3, 2), (0, 5, 0)),  # of three classes, and again of others
     "loss": ((1.5,), (0.25,), (0.75,)),
 }
 KEYS = [key_of(0, "contract", c) for c in range(CLIENTS)]
@@ -66,8 +66,11 @@ class Inputs:
         return {"w": self.w, "d": self.d} | facts | {f"{p}.{n}": v for p, vs in parts.items() for n, v in vs.items()}
 
 
-def make_inputs(algorithm: Algorithm, client: int | None, wide: bool = False) -> Inputs:
-    """Return the inputs of one client, or of all; ``wide``: each with its own copy of what was sent, as in a pack."""
+def make_inputs(algorithm: Algorithm, client: int | None, wide: bool = False, unequal: bool = False) -> Inputs:
+    """Return the inputs of one client, or of all.
+
+    ``wide``: each has its own copy of what was sent, as in a pack; ``unequal``: batches of other lengths.
+    """
 
     def rows(names: Iterable[str], place: int) -> Vectors:
         found = random_vectors(algorithm, names, place, CLIENTS)
@@ -85,23 +88,29 @@ def make_inputs(algorithm: Algorithm, client: int | None, wide: bool = False) ->
     srv = guarded(Vectors(**{n: v if n == "w" else v.abs() for n, v in srv.items()}, **marks))
     mine, w, d = rows((*algorithm.own, *algorithm.local), 4), rows(("w",), 5).w, rows(("w",), 6).w
     rnd = make_round(algorithm, client)
-    grad, weights = make_gradient(algorithm, rnd, 1, client), to_scale(torch.tensor(WEIGHTS))[:, None]
+    grad, weights = make_gradient(algorithm, rnd, 1, client, unequal), to_scale(torch.tensor(WEIGHTS))[:, None]
     replies = guarded(random_vectors(algorithm, algorithm.rows, 7, CLIENTS))
     return Inputs(srv, once(algorithm.up, 3), down, mine, w, d, rnd, grad, replies, weights)
 
 
 def make_round(algorithm: Algorithm, client: int | None) -> Round:
     """Return what one client, or each of all, is told of a round."""
-    facts: dict[str, Any] = {n: to_scale(torch.tensor(v if client is EVERYBODY else v[client])) for n, v in WHO.items()}
+    classes = torch.arange(SCALE.get().classes) % 3
+    facts: dict[str, Any] = {}
+    for n, values in WHO.items():
+        v = torch.tensor(values if client is EVERYBODY else values[client])
+        facts[n] = to_scale(v[..., classes] if n == "labels" else v)
     facts |= {} if "loss" in algorithm.asks else {"loss": Missing(NOT_ASKED)}
     steps = to_scale(torch.tensor(STEPS))[:, None] if client is EVERYBODY else STEPS[client]
     keys = torch.tensor(KEYS).to(SCALE.get().device)
     return Round(1, LR, steps, 0.5, **facts, key=keys if client is EVERYBODY else keys[client])
 
 
-def make_gradient(algorithm: Algorithm, rnd: Round, step: int, client: int | None) -> StepGradient:
+def make_gradient(
+    algorithm: Algorithm, rnd: Round, step: int, client: int | None, unequal: bool = False
+) -> StepGradient:
     """Return the ``grad`` of a local step of one client, or of all of them at once."""
-    model, clients = TinyModel(client, algorithm.features), CLIENTS if client is EVERYBODY else None
+    model, clients = TinyModel(client, algorithm.features, unequal), CLIENTS if client is EVERYBODY else None
     return StepGradient(quadratic(client), rnd.at_step(torch.full_like(rnd.client, step)), model, clients)
 
 
@@ -172,8 +181,8 @@ def couples(algorithm: Algorithm, run: Scale) -> bool:
 
 
 def try_local_step(algorithm: Algorithm, run: Scale) -> StepGradient | None:
-    """Take one local step, on small vectors or else on the run's, and return its ``grad``; ``None`` if both fail."""
-    for scale in (Scale(), run):
+    """Take one local step, on small vectors or else on the run's, and return its ``grad``; ``None`` if all fail."""
+    for scale in (Scale(), run.small, run):
         with at_scale(scale), suppress(Exception):  # what is wrong with it, the contract's checks say
             x = make_inputs(algorithm.at(0), FIRST)
             call_function(algorithm.at(0), "direction", x)

@@ -88,6 +88,8 @@ class Watch(TorchDispatchMode):
         return out
 
     def _looks(self, func: Any, name: str, args: Any) -> bool:
+        if self.word == "one_hot":  # which looks whether labels are some
+            return False
         if name.startswith("index"):  # by a mask, as many numbers as it has
             masks = args[1] if len(args) > 1 and isinstance(args[1], tuple | list) else ()
             return name == "index" and any(isinstance(i, Tensor) and i.dtype == torch.bool for i in masks)

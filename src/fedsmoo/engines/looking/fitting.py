@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsmoo.core import Algorithm, FedsmooError
+from fedsmoo.core.contract.form import Scale
 from fedsmoo.core.user_code import call
 from fedsmoo.data.targets import CLASSES, LABELS
 from fedsmoo.models.loss import (
@@ -23,7 +24,9 @@ from fedsmoo.models.loss import (
 from fedsmoo.models.modules.outputs import LOGITS, parts_of
 
 if TYPE_CHECKING:
+    from fedsmoo.data.dataset import Dataset
     from fedsmoo.engines.task import Task
+    from fedsmoo.models.base import FlatModel
 
 MANY = 16  # outputs between 0 and 1, and no other, that no logits happen to be
 
@@ -72,6 +75,15 @@ def refuse_no_features(task: Task, algorithm: Algorithm) -> None:
             f"the features of 2 samples have the shape {list(found.shape)}, but must have a row for each: name another "
             "layer, which reads such, in the module: feature_layer = 'NAME'"
         )
+
+
+def scale_of(model: FlatModel, data: Dataset, dtype: torch.dtype, device: torch.device) -> Scale:
+    """Return what vectors a method sees in a run: of which size, and of how many outputs and features."""
+    try:
+        features = getattr(model.feature_layer(), "in_features", Scale().features)
+    except FedsmooError:  # a method that reads features is refused later
+        features = Scale().features
+    return Scale(model.layout.size, dtype, device, data.outputs, features)
 
 
 def refuse_other_targets(task: Task, algorithm: Algorithm) -> None:

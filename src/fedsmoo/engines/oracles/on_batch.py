@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.func import vmap
 
-from fedsmoo.core.gradient import Loss, Running
+from fedsmoo.core.gradient import Each, Loss, Running, row_axes, sample_rows, weighed
 from fedsmoo.engines.oracles.oracle import Oracle
 from fedsmoo.engines.oracles.products import products
+from fedsmoo.engines.statistics.passes import by_length, cut_given
 from fedsmoo.engines.task import Batch
 
 
@@ -39,6 +42,31 @@ class OnBatch:
         with self._products():
             return self.oracle.own(v, self.batch, loss, given, self.sees_features)
 
+    def mean(self, v: Tensor, each: Each, given: Sequence[Any]) -> Tensor:
+        with self._products():
+            return self._mean(self.oracle.look(v, self.batch, self.sees_features), each, given)
+
+    def loss(self, v: Tensor) -> Tensor:
+        with self._products():
+            return self._mean(self.oracle.look(v, self.batch, False), self.oracle.task.loss, ())
+
+    def _mean(self, out: Any, each: Each, given: Sequence[Any]) -> Tensor:
+        b = self.batch
+        with torch.no_grad():
+            if b.weight.dim() == 1:
+                return weighed(sample_rows(each, out, b.y, given).to(b.weight), b.weight)
+            model = self.oracle.task.model
+            groups: dict[int, Any] = by_length(model, b) or {b.weight.shape[1]: slice(None)}
+            parts = []
+            for n, rows in groups.items():
+                theirs = [cut_given(v, model, b, rows, n) for v in given]
+                found = rows_of_clients(each, cut_outputs(out, rows, n), b.y[rows, :n], theirs)
+                parts.append((rows, weighed(found.to(b.weight), b.weight[rows, :n])))
+            whole = b.weight.new_zeros(len(b.weight), parts[0][1].shape[-1])  # clients that have finished are in none
+            for rows, found in parts:
+                whole[rows] = found
+            return whole
+
     def outputs(self, v: Tensor) -> Tensor:
         with self._products():
             return self.oracle.look(v, self.batch, False)
@@ -46,3 +74,17 @@ class OnBatch:
     def features(self, v: Tensor) -> Tensor:
         with self._products():
             return self.oracle.look(v, self.batch, True)[1]
+
+
+def rows_of_clients(each: Each, out: Any, y: Tensor, given: Sequence[Any]) -> Tensor:
+    """Return what a function of one client makes of the samples of C of them, ``[C, B, D]``."""
+
+    def of_one(out: Any, y: Tensor, *given: Any) -> Tensor:
+        return sample_rows(each, out, y, given)
+
+    return vmap(of_one, (0, 0, *row_axes(given)), randomness="error")(out, y, *given)
+
+
+def cut_outputs(out: Any, rows: Tensor, n: int) -> Any:
+    """Return outputs, or outputs and features, of some clients, which have ``n`` samples each."""
+    return tuple(v[rows, :n] for v in out) if isinstance(out, tuple) else out[rows, :n]

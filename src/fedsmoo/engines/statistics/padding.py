@@ -20,6 +20,7 @@ from fedsmoo.models.hidden import first_weights
 
 Losses = Callable[[Tensor, int], Any]  # (outputs, of how many of the first samples) -> one loss per sample
 NORMS = (nn.modules.batchnorm._BatchNorm,)
+BLOWN_UP = 1e-4  # norms of few samples leave little but rounding, layer after layer
 
 
 class Masked(TorchFunctionMode):
@@ -82,29 +83,33 @@ def judge_padding(model: FlatModel, x: Tensor, loss: Losses) -> None:
         return
     lengths, w = sorted({1, 2, max(2, len(x) - 3)}), first_weights(model, x)
     rows = torch.arange(len(x), device=x.device)
+    near, rough = (1e-8 if w.dtype == torch.float64 else 2e-6), 1e-6  # of what is rounded
+    if model.statistics is not None:
+        near = rough = BLOWN_UP
 
     def hidden(masked: bool) -> bool:
         """Whether padding changes nothing: neither the outputs of real samples nor gradients nor statistics."""
-        return all(agree(n, masked, w) or agree_in_64_bits(n, masked) for n in lengths)
+        return all(agree(n, masked, w, near) or agree_in_64_bits(n, masked) for n in lengths)
 
-    def agree(n: int, masked: bool, v: Tensor) -> bool:
+    def agree(n: int, masked: bool, v: Tensor, near: float) -> bool:
         given = x.to(v.dtype) if x.is_floating_point() else x
         alone = (tried if v is w else passed)(model, v, given[:n], loss, n)
         with Masked(rows < n) if masked else nullcontext():
-            return alone is None or same(alone, passed(model, v, given, loss, n))
+            return alone is None or same(alone, passed(model, v, given, loss, n), near)
 
     def agree_in_64_bits(n: int, masked: bool) -> bool:
         """Whether what differs is rounding, which norms of few samples blow up."""
         try:
-            return w.dtype != torch.float64 and agree(n, masked, w.double())
+            return w.dtype != torch.float64 and agree(n, masked, w.double(), rough)
         except Exception:  # a model or a loss without 64 bits
-            return False
+            return near < BLOWN_UP and agree(n, masked, w, BLOWN_UP)
 
     try:
         with layers_in_training(model):
-            if model.statistics is None and hidden(masked=False):
+            free = is_hidden_from(loss, passed(model, w, x, loss, len(x))[0], lengths)
+            if free and model.statistics is None and hidden(masked=False):
                 return
-            looked = only_norms(model) and not model.random_in_evaluation
+            looked = free and only_norms(model) and not model.random_in_evaluation
             model.padding = "masked" if looked and hidden(masked=True) else "equal"
     except Exception:  # the user's own code, which may know one length of batches only
         model.padding = "free" if model.statistics is None else "equal"
@@ -172,16 +177,37 @@ def tried(model: FlatModel, w: Tensor, x: Tensor, loss: Losses, real: int) -> li
         return None
 
 
-def same(alone: list[Tensor], padded: list[Tensor]) -> bool:
-    """Return whether two steps are one, up to rounding."""
+def is_hidden_from(loss: Losses, out: Tensor, lengths: list[int]) -> bool:
+    """Whether padding changes nothing of the losses of given outputs: samples may see each other in a small part."""
 
-    def near(a: Tensor, b: Tensor) -> bool:
+    def of(out: Tensor, n: int) -> list[Tensor]:
+        v = out.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            each = loss(v.clone(), len(v))  # which it may write to
+            if not isinstance(each, Tensor) or each.shape != v.shape[:1] or not each.requires_grad:
+                return []  # refused later
+            return [each.detach()[:n], torch.autograd.grad(each[:n].sum(), v)[0][:n]]
+
+    def agree(n: int) -> bool:
+        try:
+            alone = of(out[:n], n)
+        except Exception:  # a loss that needs more samples
+            return True
+        return same(alone, of(out, n), 1e-9 if out.dtype == torch.float64 else 2e-6)
+
+    return not out.is_floating_point() or all(map(agree, lengths))
+
+
+def same(alone: list[Tensor], padded: list[Tensor], near: float) -> bool:
+    """Return whether two steps are one up to rounding: as near as this, by the largest number of each tensor."""
+
+    def alike(a: Tensor, b: Tensor) -> bool:
         if a.shape != b.shape:
             return False
-        atol = 1e-4 * float(a.abs().max())
-        return bool((a - b).abs_().max() <= atol) or torch.allclose(a, b, rtol=1e-3, atol=atol, equal_nan=True)
+        atol = near * float(a.abs().max())
+        return bool((a - b).abs_().max() <= atol) or torch.allclose(a, b, rtol=10 * near, atol=atol, equal_nan=True)
 
-    return len(alone) == len(padded) and all(map(near, alone, padded))
+    return len(alone) == len(padded) and all(map(alike, alone, padded))
 
 
 def only_norms(model: FlatModel) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -78,7 +79,7 @@ def in_equal_groups(model: FlatModel, own: OwnGradient, look: Look) -> tuple[Own
         after = None if batch.running is None else batch.running.before.clone()
         for n, rows in groups.items():
             part = cut(batch, rows, n)
-            theirs = [cut_given(v, batch, rows, n) for v in given]
+            theirs = [cut_given(v, model, batch, rows, n) for v in given]
             gradients[rows], losses[rows] = own(w[rows], part, loss, theirs, features)
             if after is not None and part.running is not None:
                 after[rows] = part.running.now
@@ -93,7 +94,7 @@ def in_equal_groups(model: FlatModel, own: OwnGradient, look: Look) -> tuple[Own
 
         def whole(pick: Callable[[Any], Tensor]) -> Tensor:
             like = pick(found[0][2])
-            out = like.new_zeros(*batch.weight.shape, *like.shape[2:])
+            out = like.new_zeros(len(batch.weight), width(model, batch), *like.shape[2:])
             for rows, n, part in found:
                 out[rows, :n] = pick(part)
             return out
@@ -119,8 +120,18 @@ def cut(batch: Batch, rows: Tensor, n: int) -> Batch:
     return Batch(batch.x[rows, :n], batch.y[rows, :n], batch.weight[rows, :n], running=running)
 
 
-def cut_given(v: Any, batch: Batch, rows: Tensor, n: int) -> Any:
+def cut_given(v: Any, model: FlatModel, batch: Batch, rows: Tensor, n: int) -> Any:
     """Return what a loss is given of some clients: outputs have a row for each sample."""
     if not isinstance(v, Tensor) or v.dim() == 0:
         return v
-    return v[rows, :n] if v.dim() > 2 and v.shape[1] == batch.weight.shape[1] else v[rows]
+    return v[rows, :n] if v.dim() > 2 and v.shape[1] == width(model, batch) else v[rows]
+
+
+def width(model: FlatModel, batch: Batch) -> int:
+    """Return how many rows outputs have where batches differ in length: a number that is hardly any other.
+
+    So what a loss is given shows whether it has rows of samples, or of ten classes in batches of ten. It is the next
+    prime that is no length of the model's.
+    """
+    longer = itertools.count(batch.weight.shape[1] + 1)
+    return next(n for n in longer if n not in model.lengths and all(n % k for k in range(2, n)))

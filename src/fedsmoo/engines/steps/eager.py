@@ -57,4 +57,4 @@ def one_step(
     model.batch = model.oracle.with_noise(model.batch, rnd)
     grad = StepGradient(take, rnd, model, len(w))
     new_w, new_me = masked_step(given.algorithm, given.rule, w, grad, given.down, me, active)
-    return new_w, new_me, grad.losses[0]  # the loss of a client without samples is an empty sum: zero
+    return new_w, new_me, grad.first_loss  # the loss of a client without samples is an empty sum: zero
