@@ -27,6 +27,7 @@ from fedsmoo.engines.serial import Reply, Serial, reply, train_client_of
 from fedsmoo.engines.task import Batch, Samples, Task
 from fedsmoo.metrics.tally import Scores
 from fedsmoo.models.draws import as_it_was, outside_kernels
+from fedsmoo.models.hidden import largest
 from fedsmoo.models.modules.copies import copied
 
 OFF = ("", "false", "0", "no")
@@ -150,7 +151,7 @@ def takes_channels_last(task: Task) -> bool:
         outputs = [answers(order) for order in (torch.contiguous_format, LAST)]
     except Exception:  # the user's own code: the first round says what is wrong, if anything is
         return False
-    return all(torch.allclose(a, b, rtol=1e-2, atol=1e-3 * float(a.abs().max())) for a, b in (gradients, outputs))
+    return all(torch.allclose(a, b, rtol=1e-2, atol=1e-3 * largest(a)) for a, b in (gradients, outputs))
 
 
 class LastOracle(Oracle):

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedsmoo.models.base import FlatModel
-from fedsmoo.models.hidden import first_weights
+from fedsmoo.models.hidden import first_weights, largest
 
 Losses = Callable[[Tensor, int], Any]  # (outputs, of how many of the first samples) -> one loss per sample
 NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -178,7 +178,7 @@ def same(alone: list[Tensor], padded: list[Tensor]) -> bool:
     def near(a: Tensor, b: Tensor) -> bool:
         if a.shape != b.shape:
             return False
-        atol = 1e-4 * float(a.abs().max())
+        atol = 1e-4 * largest(a)
         return bool((a - b).abs_().max() <= atol) or torch.allclose(a, b, rtol=1e-3, atol=atol, equal_nan=True)
 
     return len(alone) == len(padded) and all(map(near, alone, padded))
