@@ -31,7 +31,7 @@ from fedsmoo.engines.contract import Setup
 from fedsmoo.engines.devices import make_device, staged
 from fedsmoo.engines.distributed.engine import engine_for
 from fedsmoo.engines.distributed.ranks import own_device
-from fedsmoo.engines.looking.fitting import mistaken, refuse_few_outputs, refuse_other_targets, squashed
+from fedsmoo.engines.looking.fitting import mistaken, refuse_other_outputs, refuse_other_targets, squashed
 from fedsmoo.engines.statistics.recompute import refuse_lone_samples
 from fedsmoo.engines.task import Task
 from fedsmoo.engines.threads import fix_threads
@@ -143,7 +143,7 @@ def assemble(
     elif setup.algorithm.has_personal and data.own_tests(indices) is None:
         warnings.warn(NOT_HELD.format(setup.algorithm.label), FedsmooWarning, stacklevel=2)
     if model is not None or is_in_file(config.model):
-        refuse_few_outputs(setup.task)
+        refuse_other_outputs(setup.task)
         for note in (squashed(setup.task), mistaken(setup.task)):
             if note is not None:
                 warnings.warn(note, FedsmooWarning, stacklevel=2)
