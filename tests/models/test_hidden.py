@@ -494,6 +494,48 @@ def test_what_a_model_keeps_of_the_first_weights_is_found() -> None:
             trained(net)
 
 
+class Low(Net):
+    """LoRA."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(8, 2, bias=False).double(), nn.Parameter(torch.zeros(8, 2).double())
+
+    def product(self) -> Tensor:
+        return self.up @ self.down.weight
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.below(x) + x @ self.product().T
+
+
+class Emptied(Low):
+    """Keeps the product in eval mode, which its ``train`` forgets, as LeViT does with biases of its attention."""
+
+    kept: Tensor | None = None
+
+    def train(self, mode: bool = True) -> Emptied:
+        self.kept = None if mode else self.kept
+        return super().train(mode)
+
+    def product(self) -> Tensor:
+        if self.training:
+            return super().product()
+        self.kept = super().product() if self.kept is None else self.kept
+        return self.kept
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "vmap"])
+def test_what_a_model_keeps_until_it_trains_is_of_the_weights_that_are_evaluated(engine: str) -> None:
+    """Clients' own models are evaluated one after the other, or at once, without a step in between."""
+    kept, plain = (trained(net, engine, "ditto") for net in (Emptied(), Low()))
+    assert float((kept.server.w - plain.server.w).abs().max()) < 1e-14
+    own = [run.evaluate_clients()["personal_loss"] for run in (kept, plain)]
+    assert own[0].nunique() > 1
+    assert own[0].tolist() == pytest.approx(own[1].tolist(), rel=1e-12)
+    torch.testing.assert_close(kept.model(X[N:]), plain.model(X[N:]), rtol=1e-12, atol=0.0)
+    assert kept.history[-1].test_loss == pytest.approx(F.cross_entropy(plain.model(X[N:]), Y[N:]).item(), rel=1e-12)
+
+
 @torch.jit.script
 def swish(x: Tensor) -> Tensor:
     return x * torch.sigmoid(x)
