@@ -285,6 +285,20 @@ def test_gradients_in_forward_train_as_in_a_plain_loop(engine: str) -> None:
     assert gap(trained(Force(), engine), by_a_plain_loop(Force)) < 1e-14
 
 
+class Tape(Net):
+    """The same by ``torch.autograd.grad``, of its parameters."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            (g,) = torch.autograd.grad(self.below(x).square().sum(), self.below.weight, create_graph=True)
+        return self.below(x) + x @ g
+
+
+def test_gradients_of_parameters_by_autograd_are_refused_with_what_to_write() -> None:
+    with pytest.raises(FedsmooError, match=r"^the model Tape runs, but .*; take its gradients by torch.func.grad$"):
+        trained(Tape())
+
+
 class Edges(Net):
     """Mixes the inputs by a sparse matrix."""
 

@@ -251,10 +251,10 @@ def refuse_unseen(at: Looked, why: Exception) -> None:
             torch.autograd.grad(at.loss(model.forward(parts, at.x)).sum(), list(parts.values()), materialize_grads=True)
     except Exception:  # it does not fit: the first round says so
         return
-    raise FedsmooError(
-        f"the model {type(model.module).__name__} runs, but whether it draws random numbers cannot be found out: "
-        f"{type(why).__name__}: {first_line(why)}; give it as a plain nn.Module, not scripted or compiled"
-    ) from why
+    own = "require grad" in str(why)  # torch.autograd.grad of parameters, which evaluations give as plain tensors
+    hint = "take its gradients by torch.func.grad" if own else "give it as a plain nn.Module, not scripted or compiled"
+    what = f"the model {type(model.module).__name__} runs, but whether it draws random numbers cannot be found out"
+    raise FedsmooError(f"{what}: {type(why).__name__}: {first_line(why)}; {hint}") from why
 
 
 def tensors(out: Any) -> list[Tensor]:
@@ -281,10 +281,9 @@ def refuse_difference(first: Pass, second: Pass) -> None:
 
 
 def alike(a: list[Tensor], b: list[Tensor]) -> bool:
-    """Return whether outputs are the same, but for rounding.
+    """Return whether outputs are the same, but for rounding; on a CPU in last digits.
 
-    On a CPU that is in last digits: a function of TorchScript is compiled after its first calls, and rounds otherwise
-    then. On a GPU sums of atomic additions vary.
+    A function of TorchScript rounds otherwise once it is compiled. On a GPU sums of atomic additions vary.
     """
     if [t.shape for t in a] != [t.shape for t in b]:
         return False
