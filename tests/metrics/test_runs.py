@@ -310,6 +310,38 @@ def test_wrong_metrics_and_targets_are_one_clear_line(given: dict[str, Any], mes
     assert "\n" not in str(error.value)
 
 
+def spread(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The likelihood of a mean and a deviation, one number more than the targets have: what metrics cannot read."""
+    mean, log = outputs[:, :2], outputs[:, 2:]
+    return (log + (targets - mean).square() / (2 * (2 * log).exp())).mean(1)
+
+
+def pixels(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of the class of each pixel, which numbers stand for."""
+    return F.cross_entropy(outputs, targets.long(), reduction="none").mean((1, 2))
+
+
+def test_outputs_that_only_the_loss_can_read_are_measured_by_it() -> None:
+    """A run of them ended at its first evaluation, in words that did not say what to do."""
+    settings = {**SETTINGS, "lr": 0.01, "dtype": "float64"}
+    with pytest.raises(FedsmooError) as error:
+        simulate(linear(4, 3), NUMBERS, "fedavg", loss=spread, **settings)
+    assert str(error.value) == (
+        "the metric mse cannot be computed from outputs [2, 3] and targets [2, 2] of 2 samples: set "
+        'metrics="loss", or a function of outputs and targets of your own, metrics=[f]'
+    )
+    run = simulate(linear(4, 3), NUMBERS, "fedavg", loss=spread, metrics="loss", **settings)
+    x, y = run.simulation.setup.task.data.x_test.double(), run.simulation.setup.task.data.y_test.double()
+    assert run.score == pytest.approx(spread(run.model(x), y).mean().item(), rel=1e-12)
+    rng = np.random.default_rng(1)
+    maps = from_arrays(*(
+        part for n in (60, 30) for part in (rng.standard_normal((n, 1, 5, 5)), rng.integers(3, size=(n, 5, 5)))
+    ), target="numbers")  # fmt: skip
+    run = simulate(nn.Conv2d(1, 3, 3, padding=1), maps, "fedavg", loss=pixels, metrics="loss", **settings)
+    said = run.model(maps.x_test.double())
+    assert run.score == pytest.approx(F.cross_entropy(said, maps.y_test.long()).item(), rel=1e-12)
+
+
 def plain(outputs: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
     return F.cross_entropy(outputs, labels, ignore_index=ignore_index, reduction="none")
 

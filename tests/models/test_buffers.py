@@ -171,6 +171,31 @@ def test_buffers_that_change_when_nobody_expects_it_are_refused(rule: str) -> No
     assert "\n" not in str(caught.value)
 
 
+class Filled(nn.Module):
+    """Fills a buffer in the first pass, as ConViT does with the distances of its patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+        self.register_buffer("steps", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(self.steps) != x.shape[1]:
+            self.steps = torch.arange(x.shape[1]) / 4
+        return self.out(x * self.steps)
+
+
+def test_a_buffer_that_the_first_pass_fills_is_a_constant_once_it_is_filled() -> None:
+    net, plain = Filled(), nn.Linear(4, 3)
+    plain.load_state_dict(net.out.state_dict())
+    with pytest.raises(FedsmooError, match=r"'steps' changes in evaluation.*call the model once on samples before"):
+        simulate(net, DATA, "fedavg", **FEW)
+    net(X[:1])
+    scaled = tuple(d * torch.arange(4) / 4 if d.is_floating_point() else d for d in DATA)
+    found, truth = (simulate(m, d, "fedavg", **FEW).server.w for m, d in ((net, DATA), (plain, scaled)))
+    assert float((found - truth).abs().max()) < 1e-6
+
+
 def test_plain_attributes_stay_what_they_are() -> None:
     module = nn.Linear(4, 3)
     module.note = torch.zeros(2)

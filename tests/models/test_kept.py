@@ -10,11 +10,12 @@ import pytest
 import torch
 from small_task import gap
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.errors import FedsmooWarning
 
-from .plain_loop import Net, X, by_a_plain_loop, trained
+from .plain_loop import TASK, N, Net, X, Y, by_a_plain_loop, trained
 
 
 class Cached(Net):
@@ -31,11 +32,86 @@ class Cached(Net):
         return self.below(x) @ self.kept["weight"]
 
 
+class Product(Net):
+    """Keeps LoRA's product, which begins as 0, until it trains again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(8, 2, bias=False).double(), nn.Parameter(torch.zeros(8, 2).double())
+        self.kept: Tensor | None = None
+
+    def middle(self, x: Tensor) -> Tensor:
+        self.kept = self.up @ self.down.weight if self.training or self.kept is None else self.kept
+        return self.below(x) + x @ self.kept.T
+
+
 def test_what_a_model_keeps_of_the_first_weights_is_found() -> None:
-    """Clients trained with a weight of before the run; with threads, evaluations were of an earlier round's."""
-    for in_evaluation in (False, True):
+    """Clients trained with a weight of before the run; with threads, evaluations were of an earlier round's.
+
+    Personal models were all evaluated with the product of one.
+    """
+    for net in (Cached(in_evaluation=False), Cached(in_evaluation=True), Product()):
         with pytest.raises(FedsmooError, match=r"gives other outputs for the same inputs.*keeps something"):
-            trained(Cached(in_evaluation))
+            trained(net)
+
+
+class Low(Net):
+    """LoRA."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(8, 2, bias=False).double(), nn.Parameter(torch.zeros(8, 2).double())
+
+    def product(self) -> Tensor:
+        return self.up @ self.down.weight
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.below(x) + x @ self.product().T
+
+
+class Emptied(Low):
+    """Keeps the product in eval mode, which its ``train`` forgets, as LeViT does with biases of its attention."""
+
+    kept: Tensor | None = None
+
+    def train(self, mode: bool = True) -> Emptied:
+        self.kept = None if mode else self.kept
+        return super().train(mode)
+
+    def product(self) -> Tensor:
+        if self.training:
+            return super().product()
+        self.kept = super().product() if self.kept is None else self.kept
+        return self.kept
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "vmap"])
+def test_what_a_model_keeps_until_it_trains_is_of_the_weights_that_are_evaluated(engine: str) -> None:
+    """Clients' own models are evaluated one after the other, or at once, without a step in between."""
+    kept, plain = (trained(net, engine, "ditto") for net in (Emptied(), Low()))
+    assert float((kept.server.w - plain.server.w).abs().max()) < 1e-14
+    own = [run.evaluate_clients()["personal_loss"] for run in (kept, plain)]
+    assert own[0].nunique() > 1
+    assert own[0].tolist() == pytest.approx(own[1].tolist(), rel=1e-12)
+    torch.testing.assert_close(kept.model(X[N:]), plain.model(X[N:]), rtol=1e-12, atol=0.0)
+    assert kept.history[-1].test_loss == pytest.approx(F.cross_entropy(plain.model(X[N:]), Y[N:]).item(), rel=1e-12)
+
+
+@torch.jit.script
+def swish(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x)
+
+
+class Scripted(Net):
+    def middle(self, x: Tensor) -> Tensor:
+        return swish(swish(self.below(x)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_function_of_torchscript_is_no_randomness() -> None:
+    """It is compiled after its first calls, and rounds otherwise from then on."""
+    for engine in ("serial", "auto"):
+        assert gap(trained(Scripted(), engine), TASK.by_a_plain_loop(Scripted)) < 1e-14
 
 
 class Asking(Net):

@@ -505,6 +505,21 @@ def test_a_result_s_model_does_not_change_when_the_run_goes_on() -> None:
     assert torch.equal(FlatModel(kept).initial(), before)
 
 
+def test_a_compiled_model_is_looked_at_as_it_was_written() -> None:
+    """It was compiled for every length of a batch that the look before a run tries, which took half a minute."""
+    seen: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.fx.GraphModule:
+        seen.extend(len(t) for t in inputs if isinstance(t, Tensor) and t.shape[1:] == (64,))
+        return graph
+
+    make = partial(make_module, lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), 1)
+    config = Config(algorithm="fedavg", dataset="digits", device="cpu", engine="serial", **SMALL)
+    plain, compiled = (assemble(config, model=FlatModel(m)) for m in (make(), torch.compile(make(), backend=backend)))
+    assert not seen
+    assert float((compiled.run().server.w - plain.run().server.w).abs().max()) < 1e-6
+
+
 def test_on_a_gpu_rounding_is_no_randomness():
     t = torch.tensor([1000.0, 1e-3, 0.0])
     assert examine.nearly(t + torch.tensor([0.5, 0.4, 0.3]), t)  # of sums whose terms reach a thousand

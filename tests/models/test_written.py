@@ -80,12 +80,13 @@ def test_passes_that_change_frozen_parameters_or_replace_some_are_refused() -> N
 
 
 class Merged(nn.Linear):
-    """LoRA as loralib writes it: its product is part of the frozen weight in eval mode."""
+    """LoRA as loralib writes it: its product is part of the frozen weight in eval mode. It begins as 0 there."""
 
-    def __init__(self) -> None:
+    def __init__(self, up: float = 0.3) -> None:
         super().__init__(8, 8, dtype=torch.float64)
         self.weight.requires_grad_(False)
         self.down, self.up = (nn.Parameter(0.3 * torch.randn(n, dtype=torch.float64)) for n in ((2, 8), (8, 2)))
+        nn.init.constant_(self.up, up) if not up else None
         self.merged = False
 
     def train(self, mode: bool = True) -> Merged:
@@ -106,8 +107,8 @@ class FrozenInTraining(Net):
 
 def test_parameters_that_a_mode_changes_or_freezes_are_refused() -> None:
     """Evaluations had the frozen weight without the product; what train() froze was trained."""
-    net = nn.Sequential(Merged(), nn.Linear(8, 3, dtype=torch.float64))
-    for mode in (True, False):
+    for up, mode in ((0.3, True), (0.3, False), (0.0, True)):
+        net = nn.Sequential(Merged(up), nn.Linear(8, 3, dtype=torch.float64))
         with pytest.raises(
             FedsmooError, match=r"^the model Sequential changes its parameter '0.weight' in train\(\) or"
         ):

@@ -130,7 +130,10 @@ def _check_classes(dataset: Dataset, where: str, x: Tensor, y: Tensor) -> None:
             'target="numbers"'
         )
     if y.dim() != 1 and not is_sequence(dataset, x, y):
-        hint = 'of one-hot labels: y.argmax(1); several labels: target="labels"'
+        hint = (
+            'of one-hot labels: y.argmax(1); several labels: target="labels"; a class for each pixel: '
+            'target="numbers", and a loss and a metric of your own'
+        )
         raise FedsmooError(
             f"{where}: labels have shape {list(y.shape)}, but each sample needs one class, [{len(x)}] ({hint})"
         )

@@ -38,6 +38,7 @@ from fedsmoo.models.loss import (
     refuse_trained,
 )
 from fedsmoo.models.modules.copies import copied
+from fedsmoo.models.modules.process import uncompiled
 
 Draws = dict[str, Tensor]
 FIRST = torch.preserve_format
@@ -110,7 +111,7 @@ class Task:
         refuse_trained(self.loss)
         if isinstance(self.loss, nn.Module):  # which may hold tensors, such as weights of classes
             object.__setattr__(self, "loss", copied(self.loss).to(self.device, self.dtype))
-        with in_full_precision(self.model, self.device):  # what is compared must not differ by a product's rounding
+        with uncompiled(), in_full_precision(self.model, self.device):  # or what is compared would differ by rounding
             self._look()
 
     def _look(self) -> None:

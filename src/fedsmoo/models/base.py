@@ -16,10 +16,11 @@ from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.models import buffers
 from fedsmoo.models.draws import AnyNoise
 from fedsmoo.models.dropout import draw_through
-from fedsmoo.models.modules.call import call_holding, call_with, has_two_names, holding, places_of
+from fedsmoo.models.modules.call import call_holding, call_with, has_two_names, holding, norms_of, places_of
 from fedsmoo.models.modules.copies import copied, refuse_lost
 from fedsmoo.models.modules.inputs import arguments, asks_whether_traced, refuse_unknown_inputs, unseen
 from fedsmoo.models.modules.lazy import refuse_unready
+from fedsmoo.models.modules.modes import has_own_modes
 from fedsmoo.models.modules.outputs import picked, unrounded
 
 # parameters {name: [C, *shape]}, inputs [C, B, ...] -> outputs [C, B, ...]: C models at once, each on its own batch
@@ -61,6 +62,7 @@ class FlatModel:
         self._heard: list[Tensor] | None = None
         self._asks, self._places = asks_whether_traced(module), places_of(module)
         self._twice = self._places is not None and has_two_names(module)
+        self._own_modes = has_own_modes(module)
         trained = {n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
         self.layout = Layout(trained, words={"norms": norms_of(module)})
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
@@ -203,6 +205,9 @@ class FlatModel:
                 out = call_with(self.module, self._places, whole, *arguments(x, self.inputs))
         if kept:
             buffers.hand_back(kept, parameters, before, whole)
+        if self._own_modes and not self.module.training:  # what it keeps of weights until train() is of these alone
+            self.module.train()
+            self.module.eval()
         return unrounded(picked(out, self.output, self.module))
 
     def in_place(self, parameters: Mapping[str, Tensor]) -> AbstractContextManager[None]:
@@ -288,13 +293,3 @@ class FlatModel:
             for name, t in (*module.named_parameters(), *module.named_buffers()):
                 t.copy_(values[name])
         return module
-
-
-def norms_of(module: nn.Module) -> list[str]:
-    """Return the names of the parameters of normalisation layers: of all whose class is called a norm.
-
-    >>> norms_of(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))
-    ['1.weight', '1.bias']
-    """
-    parts = [(n, m) for n, m in module.named_modules() if "norm" in type(m).__name__.lower()]
-    return [f"{where}.{n}".lstrip(".") for where, m in parts for n, _ in m.named_parameters(recurse=False)]

@@ -154,7 +154,7 @@ def refuse_changing(names: Collection[str]) -> None:
     for name in names:
         raise FedsmooError(
             f"the model's buffer {name!r} changes in evaluation, so that answers would depend on those before: write "
-            "to it in train mode only"
+            "to it in train mode only; if only the first pass fills it, call the model once on samples before the run"
         )
 
 

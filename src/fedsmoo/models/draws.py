@@ -8,7 +8,6 @@ below autograd, so gradients are those of PyTorch at the same masks.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -21,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedsmoo.core import FedsmooError
 from fedsmoo.core.random.layers import ClientsNoise, ClientsNumbers, Numbers
 from fedsmoo.core.random.noise import Noise
-from fedsmoo.models.modules.process import EAGER, NO_FLASH, NO_OTHERS, Setting
+from fedsmoo.models.modules.process import NO_FLASH, NO_OTHERS, Setting, uncompiled
 
 AnyNoise = Noise | ClientsNoise  # of one client, or of C at once
 Given = dict[str, Any]  # an operator's arguments by name
@@ -102,8 +101,7 @@ def outside_kernels(module: nn.Module) -> Iterator[None]:
         stack.enter_context(NO_OTHERS.taken())
         if cudnn.is_available() and any(isinstance(m, nn.RNNBase) and m.dropout > 0 for m in module.modules()):
             stack.enter_context(cudnn.flags(enabled=False, allow_tf32=cudnn.allow_tf32))
-        if "torch._dynamo" in sys.modules:  # a compiled module would draw in code of its own
-            stack.enter_context(EAGER.taken())
+        stack.enter_context(uncompiled())  # a compiled module would draw in code of its own
         yield
 
 

@@ -29,6 +29,7 @@ from fedsmoo.models.hidden import (
     foreign,
     foreign_parameters,
     frozen_copies,
+    largest,
     neighbours,
     refuse_other_as_given,
     refuse_unnamed,
@@ -250,10 +251,10 @@ def refuse_unseen(at: Looked, why: Exception) -> None:
             torch.autograd.grad(at.loss(model.forward(parts, at.x)).sum(), list(parts.values()), materialize_grads=True)
     except Exception:  # it does not fit: the first round says so
         return
-    raise FedsmooError(
-        f"the model {type(model.module).__name__} runs, but whether it draws random numbers cannot be found out: "
-        f"{type(why).__name__}: {first_line(why)}; give it as a plain nn.Module, not scripted or compiled"
-    ) from why
+    own = "require grad" in str(why)  # torch.autograd.grad of parameters, which evaluations give as plain tensors
+    hint = "take its gradients by torch.func.grad" if own else "give it as a plain nn.Module, not scripted or compiled"
+    what = f"the model {type(model.module).__name__} runs, but whether it draws random numbers cannot be found out"
+    raise FedsmooError(f"{what}: {type(why).__name__}: {first_line(why)}; {hint}") from why
 
 
 def tensors(out: Any) -> list[Tensor]:
@@ -280,18 +281,19 @@ def refuse_difference(first: Pass, second: Pass) -> None:
 
 
 def alike(a: list[Tensor], b: list[Tensor]) -> bool:
-    """Return whether outputs are the same; on a GPU, where sums of atomic additions vary, nearly."""
+    """Return whether outputs are the same, but for rounding; on a CPU in last digits.
+
+    A function of TorchScript rounds otherwise once it is compiled. On a GPU sums of atomic additions vary.
+    """
     if [t.shape for t in a] != [t.shape for t in b]:
         return False
-    return all(
-        bool(((s == t) | (s.isnan() & t.isnan())).all()) if s.device.type == "cpu" else nearly(s, t)
-        for s, t in zip(a, b, strict=True)
-    )
+    pairs = zip(a, b, strict=True)
+    return all(bool(((s == t) | (s.isnan() & t.isnan())).all()) or nearly(s, t, s.device.type) for s, t in pairs)
 
 
-def nearly(s: Tensor, t: Tensor) -> bool:
+def nearly(s: Tensor, t: Tensor, device: str = "cuda") -> bool:
     """Return whether tensors differ by rounding only, beside their largest number: small ones may be left of sums."""
     if not s.numel() or not s.is_floating_point():
         return torch.equal(s, t)
-    largest = float(t.detach().abs().nan_to_num(0.0, 0.0).max())
-    return torch.allclose(s, t, rtol=1e-3, atol=1e-3 * largest + 1e-5, equal_nan=True)
+    rtol, least = (64 * torch.finfo(t.dtype).eps, 0.0) if device == "cpu" else (1e-3, 1e-5)
+    return torch.allclose(s, t, rtol=rtol, atol=rtol * largest(t) + least, equal_nan=True)

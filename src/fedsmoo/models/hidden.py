@@ -23,6 +23,7 @@ from fedsmoo.models.draws import drawing
 from fedsmoo.models.modules.call import call_holding
 from fedsmoo.models.modules.copies import copied
 from fedsmoo.models.modules.inputs import arguments
+from fedsmoo.models.modules.modes import without_zeros
 from fedsmoo.models.modules.outputs import picked, unrounded
 
 REENTRANT = "CheckpointFunctionBackward"
@@ -30,9 +31,17 @@ MOVING = threading.RLock()  # of two threads that each put back what they had fo
 
 
 def first_weights(model: FlatModel, x: Tensor) -> Tensor:
-    """Return the model's present weights on the device of its inputs, in their dtype if it is a float."""
+    """Return weights to look at a model with: those that it has, but for zeros, whose products would show nothing.
+
+    They are on the device of its inputs, in their dtype if it is a float.
+    """
     own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
-    return model.initial().to(x.device, x.dtype if x.is_floating_point() else own)
+    return without_zeros(model.initial().to(x.device, x.dtype if x.is_floating_point() else own))
+
+
+def largest(t: Tensor) -> float:
+    """Return the largest size of a tensor's numbers, by which others count as the same; NaN and infinity aside."""
+    return float(t.detach().abs().nan_to_num(0.0, 0.0).max()) if t.numel() else 0.0
 
 
 @contextmanager
@@ -163,8 +172,7 @@ def refuse_other_as_given(model: FlatModel, spare: nn.Module, w: Tensor, x: Tens
         except Exception:  # what it can do only inside a run is not its own answer
             return
     own = unrounded(picked(out, model.output, spare)).detach()
-    scale = float(own.abs().nan_to_num(0.0, 0.0).max()) if own.numel() else 0.0
-    if own.shape != there.shape or not torch.allclose(own, there, rtol=1e-2, atol=1e-3 * scale, equal_nan=True):
+    if own.shape != there.shape or not torch.allclose(own, there, rtol=1e-2, atol=1e-3 * largest(own), equal_nan=True):
         raise FedsmooError(
             f"the model {type(model.module).__name__} answers otherwise with its own parameters than with others in "
             "their places, as code does that asks for nn.Parameter or requires_grad: ask for something else"
@@ -224,8 +232,7 @@ def neighbours(model: FlatModel, w: Tensor, x: Tensor, whole: Tensor) -> list[st
             few = torch.cat([model.forward(model.layout.split(w), one.clone()) for one in (x[:half], x[half:])])
     except Exception:  # the user's own code, which may know one length of batches only, or cut off what all have empty
         return []
-    scale = float(whole.abs().max())
-    if few.shape == whole.shape and torch.allclose(few, whole, rtol=1e-2, atol=1e-3 * scale, equal_nan=True):
+    if few.shape == whole.shape and torch.allclose(few, whole, rtol=1e-2, atol=1e-3 * largest(whole), equal_nan=True):
         return []
     kinds = nn.RNNBase | nn.MultiheadAttention
     forgot = [type(m).__name__ for m in model.module.modules() if isinstance(m, kinds) and not m.batch_first]
@@ -249,7 +256,7 @@ def refuse_other_batched(model: FlatModel, x: Tensor) -> None:
         except Exception:  # the user's own code
             break
         near = found.shape == alone.shape and torch.allclose(
-            alone, found, rtol=1e-2, atol=1e-3 * float(alone.abs().max()), equal_nan=True
+            alone, found, rtol=1e-2, atol=1e-3 * largest(alone), equal_nan=True
         )
         if not near:
             raise FedsmooError(

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedsmoo.kernels.resnet18.shapes import IMAGE_CHANNELS, IMAGE_SIDE, from_torchvision, live_layout, to_torchvision
-from fedsmoo.models.base import FlatModel, norms_of
+from fedsmoo.models.base import FlatModel
 from fedsmoo.models.draws import AnyNoise
+from fedsmoo.models.modules.call import norms_of
 from fedsmoo.models.modules.outputs import unrounded
 from fedsmoo.models.resnet import ResNet18GN
 from fedsmoo.models.resnet_batched import forward as batched_forward

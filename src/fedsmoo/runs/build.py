@@ -32,7 +32,7 @@ from fedsmoo.engines.distributed.ranks import own_device
 from fedsmoo.engines.looking.fitting import (
     note_on_other_tensor,
     note_on_probabilities,
-    refuse_few_outputs,
+    refuse_other_outputs,
     refuse_other_targets,
     scale_of,
 )
@@ -118,7 +118,7 @@ def assemble(
     elif setup.algorithm.has_personal and data.own_tests(indices) is None:
         warnings.warn(NOT_HELD.format(setup.algorithm.label), FedsmooWarning, stacklevel=2)
     if model is not None or is_in_file(config.model):
-        refuse_few_outputs(setup.task)
+        refuse_other_outputs(setup.task)
         for note in (note_on_probabilities(setup.task), note_on_other_tensor(setup.task)):
             if note is not None:
                 warnings.warn(note, FedsmooWarning, stacklevel=2)

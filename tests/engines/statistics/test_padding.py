@@ -123,6 +123,20 @@ def test_losses_whose_samples_see_each_other(engine: str) -> None:
     assert gap(named, flat.export(flat.initial()), loss=centred) < 1e-14
 
 
+def scaled(out: Tensor, y: Tensor) -> Tensor:
+    """A loss that divides by a deviation over the batch, which a single sample has not: NaN, as Barlow twins have."""
+    return each((out - out.mean(0)) / (out.std(0) + 0.1), y)
+
+
+@pytest.mark.filterwarnings("ignore:std:UserWarning")
+@pytest.mark.parametrize("engine", ["serial", "threads", "vmap", "auto"])
+def test_a_loss_that_is_no_number_of_one_sample(engine: str) -> None:
+    """It could not be compared, and padding counted in all of its batches."""
+    task = SmallTask(10, 6, 7, 11)  # last batches of 2, 2, 3 and 3 samples
+    result = simulate(Layers(), task.parts(), "fedavg", loss=scaled, engine=engine, **task.settings)
+    assert small_task.gap(result, task.by_a_plain_loop(Layers, partial(sgd, loss=scaled))) < 1e-14
+
+
 class Centred(FedAvg):
     """The same loss, as a method's own."""
 

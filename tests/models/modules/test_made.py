@@ -144,6 +144,28 @@ def test_lazy_layers_learn_their_shapes_from_a_sample_and_their_weights_from_the
     assert float((named[0] - named[1]).abs().max()) < 1e-6
 
 
+def test_lazy_buffers_and_modules_in_float64_are_made_too() -> None:
+    """They could not be copied, or did not fit samples in float32; made by hand, the layers train alike."""
+
+    def net(width: type[nn.Module], norm: type[nn.Module], *sizes: int) -> nn.Module:
+        body = (nn.Conv2d(1, 4, 3), norm(*sizes[:1]), nn.ReLU(), nn.Flatten(), width(*sizes[1:], 10))
+        return nn.Sequential(*body).double()
+
+    settings = {**SETTINGS, "dtype": "float64", "engine": "serial"}
+    lazy = net(nn.LazyLinear, nn.LazyBatchNorm2d)
+    result = simulate(lazy, "digits", "fedavg", **settings)
+    task = result.simulation.setup.task
+    ready = net(nn.Linear, nn.BatchNorm2d, 4, 144)
+    ready.load_state_dict(task.model.state_dict(task.model.initial()))
+    ready[1].reset_running_stats()
+    for t in (*ready.parameters(), *ready.buffers()):
+        assert t.dtype in (torch.float64, torch.int64)
+    again = simulate(ready, "digits", "fedavg", **settings)
+    assert torch.equal(result.server.w, again.server.w)
+    assert torch.equal(result.model[1].running_mean, again.model[1].running_mean)
+    assert isinstance(lazy[1].running_mean, nn.UninitializedBuffer)  # the caller's own module stays as it is
+
+
 def test_a_lazy_run_is_resumed_to_the_same_bits(files: Path) -> None:
     config = {**SETTINGS, "algorithm": "scaffold", "model": "mine.py:lazy", "rounds": 3}
     whole = run(config, out="whole")

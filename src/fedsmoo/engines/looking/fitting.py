@@ -12,6 +12,7 @@ from fedsmoo.core.contract.form import Scale
 from fedsmoo.core.user_code import call
 from fedsmoo.data.targets import CLASSES, LABELS
 from fedsmoo.models.loss import (
+    LOSSES,
     bce,
     cross_entropy,
     function_of,
@@ -22,6 +23,7 @@ from fedsmoo.models.loss import (
     refuse_remembering,
 )
 from fedsmoo.models.modules.outputs import LOGITS, parts_of
+from fedsmoo.models.modules.process import uncompiled
 
 if TYPE_CHECKING:
     from fedsmoo.data.dataset import Dataset
@@ -35,7 +37,7 @@ def outputs_of(task: Task, x: Tensor) -> Any:
     """Return what a model makes of stored samples before training; ``None`` if it fails, which the first round says."""
     task.model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), uncompiled():
             w = task.model.initial().to(task.device, task.dtype)
             return task.model.forward(task.model.layout.split(w), task.inputs(x))
     except Exception:
@@ -97,6 +99,12 @@ def refuse_other_targets(task: Task, algorithm: Algorithm) -> None:
         )
 
 
+def refuse_other_outputs(task: Task) -> None:
+    """Refuse a user's model whose outputs are too few for the classes, or of a shape that cannot be measured."""
+    refuse_few_outputs(task)
+    refuse_unmeasured(task)
+
+
 def refuse_few_outputs(task: Task) -> None:
     """Refuse a user's model with fewer outputs than there are classes, where the loss needs one for each."""
     if not is_cross_entropy(task.loss):
@@ -109,6 +117,23 @@ def refuse_few_outputs(task: Task) -> None:
         raise FedsmooError(
             f"the model has {has}, but the labels of {task.data.name!r} go up to {largest}: it needs "
             f"{largest + 1} outputs, one for each class from 0{hint_of_others(task)}"
+        )
+
+
+def refuse_unmeasured(task: Task) -> None:
+    """Refuse outputs that a user's loss can read, but not the metric: the first evaluation would fail."""
+    ours = is_cross_entropy(task.loss) or function_of(task.loss) in LOSSES.values()
+    named = [m.name for m in task.metrics if m.sums is not None or (m.whole is not None and not m.mine)]
+    out, y = outputs_of(task, task.data.x_train[:2]), task.data.y_train[:2]
+    if ours or not named or out is None or not (task.data.has_test or task.held):
+        return
+    fits = out.shape[:-1] == y.shape
+    if task.data.target != CLASSES:
+        fits = out.shape in (y.shape, (*y.shape, 1)) or y.shape == (*out.shape, 1)
+    if not fits:
+        raise FedsmooError(
+            f"the metric {named[0]} cannot be computed from outputs {list(out.shape)} and targets {list(y.shape)} of 2 "
+            'samples: set metrics="loss", or a function of outputs and targets of your own, metrics=[f]'
         )
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsmoo.engines.looking.observed import Observed
+from fedsmoo.models.modules.process import uncompiled
 
 if TYPE_CHECKING:
     from fedsmoo.engines.task import Task
@@ -50,7 +51,7 @@ def bytes_of_results(task: Task, w: Tensor, x: Tensor) -> list[int]:
 
     task.model.eval()
     try:
-        with torch.no_grad(), Observed(note):
+        with torch.no_grad(), uncompiled(), Observed(note):
             task.model.forward(task.model.layout.split(w), task.inputs(x))
     except Exception:  # the user's own code: the evaluation itself says what is wrong
         return []

@@ -14,6 +14,8 @@ from fedsmoo.core.random.noise import Noise, key_of
 from fedsmoo.engines.oracles.layers import forward_of_many, over_clients
 from fedsmoo.engines.statistics.passes import Maybe, real_rows, without_padding
 from fedsmoo.engines.task import Batch, Task
+from fedsmoo.models.hidden import largest
+from fedsmoo.models.modules.modes import without_zeros
 
 Axes = tuple[tuple[int, int | None], ...]  # of each draw: how many axes it has, and which is the one of samples
 
@@ -75,7 +77,7 @@ def unlike_alone(task: Task) -> str:
         return f"{name} draws random numbers in a way that differs in a batch of clients: {e}"
     except Exception as e:  # the user's own code
         return f"{name} draws random numbers, and vmap cannot run it: {type(e).__name__}: {first_line(e)}"
-    scale = max((float(a.abs().max()) for a in alone if a.numel()), default=1.0)
+    scale = max(map(largest, alone), default=1.0)
     # Products of a GPU may have ten bits; numbers that fall to other samples change outputs by about their size.
     near = 2e-2 if task.device.type == "cuda" else 1e-4
     if all(
@@ -93,7 +95,7 @@ def both(task: Task) -> tuple[list[Tensor], list[Tensor]]:
     noise = ClientsNoise(
         torch.tensor(keys, device=task.device), torch.ones_like(given), given, max(real), sample_axes(task)
     )
-    w = model.initial().to(task.device, task.dtype)
+    w = without_zeros(model.initial().to(task.device, task.dtype))
     x = samples(task, len(real) * max(real)).unflatten(0, (len(real), -1))
     model.train()
     with torch.no_grad():

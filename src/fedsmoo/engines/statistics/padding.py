@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedsmoo.models.base import FlatModel
-from fedsmoo.models.hidden import first_weights
+from fedsmoo.models.hidden import first_weights, largest
 
 Losses = Callable[[Tensor, int], Any]  # (outputs, of how many of the first samples) -> one loss per sample
 NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -204,7 +204,7 @@ def same(alone: list[Tensor], padded: list[Tensor], near: float) -> bool:
     def alike(a: Tensor, b: Tensor) -> bool:
         if a.shape != b.shape:
             return False
-        atol = near * float(a.abs().max())
+        atol = near * largest(a)
         return bool((a - b).abs_().max() <= atol) or torch.allclose(a, b, rtol=10 * near, atol=atol, equal_nan=True)
 
     return len(alone) == len(padded) and all(map(alike, alone, padded))

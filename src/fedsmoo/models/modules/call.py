@@ -82,3 +82,13 @@ def call_with(module: nn.Module, places: Places, tensors: Mapping[str, Tensor], 
     finally:
         for own, name, old in before:
             own[name] = old
+
+
+def norms_of(module: nn.Module) -> list[str]:
+    """Return the names of the parameters of normalisation layers: of all whose class is called a norm.
+
+    >>> norms_of(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))
+    ['1.weight', '1.bias']
+    """
+    parts = [(n, m) for n, m in module.named_modules() if "norm" in type(m).__name__.lower()]
+    return [f"{where}.{n}".lstrip(".") for where, m in parts for n, _ in m.named_parameters(recurse=False)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from fedsmoo.core.errors import FedsmooError, first_line
 
@@ -17,6 +17,9 @@ def copied(module: nn.Module, whole: Any = None) -> Any:
     kept = [v for part in module.modules() for v in vars(part).values() if isinstance(v, Tensor)]
     # What a module keeps of its last pass hangs on that pass, which cannot be copied: its numbers can.
     memo = {id(v): v.detach().clone() for v in kept if v.grad_fn is not None}
+    for b in (b for b in module.buffers() if is_lazy(b)):  # PyTorch can copy lazy parameters, but not buffers
+        made: Any = UninitializedBuffer
+        memo[id(b)] = made(device=b.device, dtype=b.dtype, persistent=getattr(b, "persistent", True))
     try:
         return copy.deepcopy(module if whole is None else whole, memo)
     except Exception as e:  # the user's own code

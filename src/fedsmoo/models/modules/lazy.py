@@ -32,7 +32,8 @@ def show(module: nn.Module, data: Dataset, seed: int) -> None:
     if unready(module) is None:
         return
     refuse_unknown_inputs(module, data.inputs)
-    x = prepare(data.x_train[:SHOWN].cpu(), None, data.mean, data.std)
+    own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    x = prepare(data.x_train[:SHOWN].cpu(), None, data.mean, data.std, own)
     args, named = arguments(x, data.inputs)
     training = module.training
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,25 @@ def has_own_modes(module: nn.Module) -> bool:
     return any((type(part).train, type(part).eval) != plain for part in module.modules())
 
 
+def without_zeros(t: Tensor) -> Tensor:
+    """Return numbers with small ones in the place of zeros: of LoRA's product, which begins as 0, all can be seen."""
+    small = 0.01 * torch.arange(t.numel(), device=t.device).to(t.dtype).cos().view(t.shape)
+    return torch.where(t == 0, small, t)
+
+
+@contextmanager
+def held_without_zeros(module: nn.Module) -> Iterator[None]:
+    """Let a module's trained parameters hold no zeros, inside this context."""
+    own = [(p, p.detach().clone()) for p in module.parameters() if p.requires_grad]
+    for p, kept in own:
+        p.data.copy_(without_zeros(kept))
+    try:
+        yield
+    finally:
+        for p, kept in own:
+            p.data.copy_(kept)
+
+
 def changed_by_modes(module: nn.Module, trained: Collection[str]) -> str:
     """Return what is wrong with a module that trains other parameters, or has other values, by its mode; or nothing.
 
@@ -21,6 +41,12 @@ def changed_by_modes(module: nn.Module, trained: Collection[str]) -> str:
     """
     if not has_own_modes(module):
         return ""
+    with held_without_zeros(module):
+        return changed_parameter(module, trained)
+
+
+def changed_parameter(module: nn.Module, trained: Collection[str]) -> str:
+    """Return what :func:`changed_by_modes` does of a module whose parameters hold no zeros."""
     held: list[dict[str, Tensor]] = []
     for on in (True, False):
         (module.train if on else module.eval)()

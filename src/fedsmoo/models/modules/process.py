@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from threading import Lock
 
 import torch
@@ -65,3 +66,8 @@ def without_other_kernels() -> Iterator[None]:
 
 NO_FLASH, NO_OTHERS = Setting(without_flash), Setting(without_other_kernels)
 EAGER = Setting(lambda: torch.compiler.set_stance("force_eager"))
+
+
+def uncompiled() -> AbstractContextManager[None]:
+    """Let compiled modules run as they were written: for every length of a batch they would be compiled anew."""
+    return EAGER.taken() if "torch._dynamo" in sys.modules else nullcontext()
