@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 from benchmarks.mutation.draw import ROOMS, drawn, of_file
@@ -39,6 +40,30 @@ def test_a_draw_takes_a_line_once_and_stays_when_other_lines_come(tmp_path: Path
     assert {m.id for m in drawn(tmp_path, 1, 17)} != {m.id for m in first}
     file.write_text("import math\n\n" + file.read_text())
     assert [(m.id, m.line) for m in drawn(tmp_path, 0, 17)] == [(m.id, m.line + 2) for m in first]
+
+
+def test_a_draw_can_keep_to_some_rooms_and_to_lines_that_a_commit_did_not_have(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        mine = ["-c", "user.name=me", "-c", "user.email=me@here", *words]
+        return subprocess.run(["git", "-C", tmp_path, *mine], capture_output=True, text=True, check=True).stdout.strip()
+
+    for room in ("core", "metrics"):
+        file = tmp_path / f"src/fedsmoo/{room}/some.py"
+        file.parent.mkdir(parents=True)
+        file.write_text("def f(x, y):\n    return x + y\n\n\ndef g(x, y):\n    return x * y\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "some")
+    since = git("rev-parse", "HEAD")
+    for room in ("core", "metrics"):
+        file = tmp_path / f"src/fedsmoo/{room}/some.py"
+        file.write_text(file.read_text().replace("x * y", "x - y") + "\n\ndef h(x, y):\n    return x / y\n")
+    assert {(m.file, m.line) for m in drawn(tmp_path, 0, 17, since=since)} == {
+        (f"src/fedsmoo/{room}/some.py", line) for room in ("core", "metrics") for line in (6, 10)
+    }
+    assert {(m.file, m.line) for m in drawn(tmp_path, 0, 17, ("core",))} == {
+        ("src/fedsmoo/core/some.py", line) for line in (2, 6, 10)
+    }
 
 
 def test_runs_at_the_top_are_left_behind_and_the_room_of_that_name_is_copied(tmp_path: Path) -> None:
