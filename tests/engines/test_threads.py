@@ -128,6 +128,21 @@ def test_the_sum_of_several_threads_can_be_had_in_one_to_the_bit(threads: int, s
     assert torch.equal(sum_of_threads(v, threads), expected)
 
 
+@pytest.mark.parametrize("engine", ["threads", "serial"])
+def test_how_far_a_client_moved_has_the_bits_of_the_machine_s_threads(engine: str) -> None:
+    """Of the only client of a round: the server's model moves as far."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(768, 200), nn.ReLU(), nn.Linear(200, 3))
+    run = trained(net, engine, 2, cohort=1, rounds=1, dtype="float32")
+    each = (run.server.w - FlatModel(net).initial()).square()
+    torch.set_num_threads(2)
+    try:
+        expected = each.sum().item()
+    finally:
+        torch.set_num_threads(1)
+    assert run.history[0].drift == expected
+
+
 @pytest.mark.parametrize("method", ["fedsmoo", "scaffold", "moon", "krum"])
 def test_methods_keep_their_vectors_client_by_client(method: str) -> None:
     one = trained(cnn(), "threads", 2, method)
