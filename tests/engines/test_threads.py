@@ -156,12 +156,14 @@ def test_methods_keep_their_vectors_client_by_client(method: str) -> None:
 def test_channels_are_last_where_the_model_takes_them_so() -> None:
     x, y, *_ = images()
 
-    def takes(module: nn.Module, samples: np.ndarray = x) -> bool:
-        return takes_channels_last(Task(FlatModel(module.double()), from_arrays(samples, y, samples, y),
-                                        torch.device("cpu"), torch.float64))  # fmt: skip
+    def takes(module: nn.Module, samples: np.ndarray = x, dtype: torch.dtype = torch.float64) -> bool:
+        return takes_channels_last(Task(FlatModel(module.to(dtype)), from_arrays(samples, y, samples, y),
+                                        torch.device("cpu"), dtype))  # fmt: skip
 
     assert takes(cnn())
     assert takes(cnn(None, nn.Dropout(0.3)))
+    normed = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(4, 4), *list(cnn())[2:])
+    assert takes(normed, dtype=torch.float32)  # whose gradients by the first biases are 0 but for rounding
     assert not takes(cnn(Viewed()))
     assert not takes(mlp())
     series = nn.Sequential(nn.Conv1d(3, 2, 3), nn.Flatten(), nn.Linear(28, 3))
