@@ -65,6 +65,23 @@ def test_data_that_cannot_be_read_is_what_its_run_says(tmp_path: Path) -> None:
     assert (len(outcome.finished), len(outcome.failed)) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ({"dataset": ["digits", "mine.py:date"]}, "date"),
+        ({"dataset": "mine.py:data", "dataset_options": {"n": 3}}, "n"),
+    ],
+)
+def test_data_that_a_file_does_not_have_are_refused_before_the_first_trains(
+    own: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("def data():\n    ...\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FedsmooError, match=rf"(unknown|no) .*\b{says}\b"):
+        fedsmoo.sweep({"partition": "iid", **QUICK, **own}, tmp_path / "s", trust=True)
+    assert not (tmp_path / "s").exists()
+
+
 def test_objects_are_looked_at_before_the_first_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[Any] = []
 
