@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
+import subprocess
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -46,18 +48,34 @@ def mutants(root: Path) -> Iterator[Mutant]:
             yield from of_file(path.read_bytes(), path.relative_to(root).as_posix())
 
 
-def drawn(root: Path, seed: int, count: int) -> list[Mutant]:
+def changed(root: Path, since: str) -> set[tuple[str, int]]:
+    """The lines of the sources that a commit did not have, each as file and number."""
+    words = ["git", "-C", str(root), "diff", "--unified=0", "--no-color", "--no-ext-diff", since, "--", "src/fedsmoo"]
+    lines, file = set(), ""
+    for line in subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines():
+        if line.startswith("+++ "):
+            file = line.removeprefix("+++ b/")
+        elif found := re.match(r"@@ \S+ \+(\d+),?(\d*) @@", line):
+            first, many = int(found[1]), int(found[2] or 1)
+            lines |= {(file, first + i) for i in range(many)}
+    return lines
+
+
+def drawn(root: Path, seed: int, count: int, rooms: tuple[str, ...] = ROOMS, since: str | None = None) -> list[Mutant]:
     """``count`` mutations: as many of each operator, of each the ones whose hashed content is smallest.
 
-    What an operator lacks others fill up. A line is mutated once, so that kin do not count twice.
+    What an operator lacks others fill up. A line is mutated once, so that kin do not count twice. ``since``: only of
+    lines that this commit did not have.
     """
+    among = changed(root, since) if since else None
 
     def rank(m: Mutant) -> str:
         return hashlib.sha256(f"{seed} {m.id}".encode()).hexdigest()
 
     taken: dict[tuple[str, int], Mutant] = {}
     quota, had = count // len(OPERATORS), Counter[str]()
-    ordered = sorted(mutants(root), key=rank)
+    every = [m for m in mutants(root) if m.file.split("/")[2] in rooms and (among is None or (m.file, m.line) in among)]
+    ordered = sorted(every, key=rank)
     for wanted in (quota, count):
         for m in ordered:
             free = len(taken) < count and had[m.operator] < wanted and (m.file, m.line) not in taken

@@ -29,7 +29,7 @@ os.environ |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THRE
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 from benchmarks.mutation import related, warm
-from benchmarks.mutation.draw import Mutant, drawn, mutants
+from benchmarks.mutation.draw import ROOMS, Mutant, drawn, mutants
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGAN = time.monotonic()
@@ -42,6 +42,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--rooms", default=",".join(ROOMS), help="rooms to draw from, with commas between them")
+    parser.add_argument("--since", metavar="COMMIT", help="draw from lines that this commit did not have")
     parser.add_argument("--only", action="append", default=[], metavar="FILE:LINE", help="these of the draw, again")
     parser.add_argument("--every", metavar="FILE", help="every mutation of this file instead of a draw")
     parser.add_argument("--again", choices=["survived"], help="run survivors of the outcome again")
@@ -58,13 +60,18 @@ def arguments() -> argparse.Namespace:
 def asked(options: argparse.Namespace, known: dict[str, Any]) -> list[Mutant]:
     """The mutants of this call, in the order of the draw."""
     every = [m for m in mutants(ROOT) if m.file.endswith(options.every)] if options.every else []
-    all_ = every or drawn(ROOT, options.seed, options.count)
+    all_ = every or draw(options)
     if options.only:
         return [m for m in all_ if any(f"{m.file}:{m.line}".endswith(o) for o in options.only)]
     if options.again:
         return [m for m in all_ if m.id in known and known[m.id]["killed_by"] is None]
     i, n = map(int, options.shard.split("/"))
     return [m for m in all_[i::n] if m.id not in known]
+
+
+def draw(options: argparse.Namespace) -> list[Mutant]:
+    """What the options draw."""
+    return drawn(ROOT, options.seed, options.count, tuple(options.rooms.split(",")), options.since)
 
 
 def control(i: int, mutant: Mutant) -> Mutant:
@@ -92,6 +99,7 @@ class Outcome:
         before = json.loads(self.path.read_text()) if self.path.is_file() else {}
         self.mutants: dict[str, dict[str, Any]] = {m["id"]: m for m in before.get("mutants", [])}
         self.facts = {"commit": commit(options), "seed": options.seed, "python": platform.python_version()}
+        self.facts |= {"rooms": options.rooms.split(",")} | ({"since": options.since} if options.since else {})
         self.facts |= {
             "machine": platform.processor() or "cpu",
             "cores": os.cpu_count(),
@@ -187,7 +195,7 @@ def main() -> None:
         conduct([*controls[: options.controls], *todo], tests, options, outcome, at)
     finally:
         shutil.rmtree(at, ignore_errors=True)
-    print(outcome.write(None if options.every else drawn(ROOT, options.seed, options.count)))
+    print(outcome.write(None if options.every else draw(options)))
 
 
 if __name__ == "__main__":

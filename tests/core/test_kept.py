@@ -105,6 +105,22 @@ def test_what_is_kept_is_named(method: FedAvg, line: str, where: str) -> None:
         refuse_unsound(method)
 
 
+ONCE = {"w": 1.0}
+
+
+@dataclass(frozen=True)
+class UsedUp(FedAvg):
+    """Fails from its second call on."""
+
+    def finish(self, w: Any, down: Any, me: Any, rnd: Any) -> Any:
+        return me, Vectors(w=ONCE.pop("w") * w)
+
+
+def test_what_only_the_second_call_does_is_named() -> None:
+    with pytest.raises(FedsmooError, match=r"^\S*test_kept.py:\d+ in finish: KeyError: 'w'$"):
+        refuse_unsound(UsedUp())
+
+
 def test_what_was_computed_once_may_be_kept() -> None:
     refuse_unsound(Memo())
     assert MEMO

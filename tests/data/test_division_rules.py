@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -292,6 +293,13 @@ def test_inputs_that_cannot_be_changed_are_refused(rule, x, message):
     y = torch.arange(20) % 2
     with pytest.raises(FedsmooError, match=message):
         rule.with_inputs(Dataset("mine", x, y, x, y, 2), [np.arange(10), np.arange(10, 20)], 0)
+
+
+@pytest.mark.parametrize("kind", ["classwise", "quantity", "shards", "noise", "rotation"])
+def test_a_partition_named_without_its_number_has_that_of_the_page(kind):
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    (name,) = re.findall(rf"^\| `({kind}-[\d.]+)` \|", page, re.M)
+    assert parse(kind).name == name
 
 
 def test_numbers_and_several_labels_are_divided_by_what_stands_for_their_class():

@@ -115,10 +115,11 @@ def test_clients_are_numbers_of_samples(name: str, wrong: str) -> None:
     }
     sound = replace(plain, natural=mine, natural_test=mine)
     assert check(sound) is sound
-    with pytest.raises(
-        FedsmooError, match=rf"{name}\[1\] is .*, but must be the numbers of client 1's samples, an int64"
-    ):
-        check(replace(sound, **{name: (mine[0], forms[wrong])}))
+    for i in range(2):
+        lists = [forms[wrong] if i == j else mine[j] for j in range(2)]
+        words = rf"{name}\[{i}\] is .*, but must be the numbers of client {i}'s samples, an int64"
+        with pytest.raises(FedsmooError, match=words):
+            check(replace(sound, **{name: tuple(lists)}))
 
 
 def test_the_mean_of_images_is_of_values_up_to_one() -> None:

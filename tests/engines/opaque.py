@@ -23,6 +23,7 @@ class Rounded(OpaqueOracle):
         self.unrounded = hand_oracle(task).gradient
 
     def launch(self, working: Tensor, fine: Tensor, batch: Batch, into: GradientBuffers) -> None:
+        assert working.dtype == self.dtype  # a kernel takes what lies there for numbers of its type
         g, loss = self.unrounded(torch.cat([working[:, :-FINE].to(fine.dtype), fine], dim=1), batch)
         into.coarse.copy_(g.to(self.dtype))
         into.fine.copy_(g[:, -FINE:])

@@ -193,8 +193,8 @@ class Convolved(torch.nn.Module):
 
 
 def test_a_model_without_features_is_refused_before_training() -> None:
-    def run(module):
-        setup = make_setup("mlp", Contrasted())
+    def run(module, method=None):
+        setup = make_setup("mlp", method or Contrasted())
         task = dataclasses.replace(setup.task, model=FlatModel(module.double()))
         setup = dataclasses.replace(setup, task=task)
         training = simulation("serial", "mlp", FedAvg()).training
@@ -205,6 +205,7 @@ def test_a_model_without_features_is_refused_before_training() -> None:
     with pytest.raises(FedsmooError, match="unknown feature_layer of the model Convolved 'lats'"):
         run(Convolved("lats"))
     run(Convolved("last")).advance()
+    run(Convolved(), FedAvg()).advance()  # which reads none
 
 
 def test_own_losses_compile_into_one_graph(monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,25 @@ def test_recorded_gradients_have_the_same_bits(make: Any, monkeypatch: pytest.Mo
     assert [r.train_loss for r in plain.history] == [r.train_loss for r in early.history]
     for mine, theirs in zip(early.model.buffers(), plain.model.buffers(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize(("name", "is_recorded"), [("lean", True), ("graph_of", False)])
+def test_a_graph_that_has_other_bits_is_not_taken(
+    name: str, is_recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the lean one and of the one as it was traced."""
+    made = getattr(recorded, name)
+
+    def wrong(*given: Any) -> SimpleNamespace:
+        graph = made(*given)
+        return SimpleNamespace(forward=lambda *given: tuple(None if v is None else 2 * v for v in graph(*given)))
+
+    plain, _ = trained(convolution, 10**9, monkeypatch)
+    monkeypatch.setattr(recorded, "lean", lambda graph: graph)
+    monkeypatch.setattr(recorded, name, wrong)
+    early, oracle = trained(convolution, 1, monkeypatch)
+    assert [bool(graph) for graph in oracle.graphs.values()] == [is_recorded] * len(oracle.graphs) != []
+    assert torch.equal(plain.server.w, early.server.w)
 
 
 def test_once_recorded_the_model_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:

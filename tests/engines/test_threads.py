@@ -188,6 +188,21 @@ def test_the_sum_of_several_threads_can_be_had_in_one_to_the_bit(threads: int, s
     assert torch.equal(sum_of_threads(v, threads), expected)
 
 
+@pytest.mark.parametrize("engine", ["threads", "serial"])
+def test_how_far_a_client_moved_has_the_bits_of_the_machine_s_threads(engine: str) -> None:
+    """Of the only client of a round: the server's model moves as far."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(768, 200), nn.ReLU(), nn.Linear(200, 3))
+    run = trained(net, engine, 2, cohort=1, rounds=1, dtype="float32")
+    each = (run.server.w - FlatModel(net).initial()).square()
+    torch.set_num_threads(2)
+    try:
+        expected = each.sum().item()
+    finally:
+        torch.set_num_threads(1)
+    assert run.history[0].drift == expected
+
+
 @pytest.mark.parametrize("method", ["fedsmoo", "scaffold", "moon", "krum"])
 def test_methods_keep_their_vectors_client_by_client(method: str) -> None:
     one = trained(cnn(), "threads", 2, method)
@@ -201,12 +216,14 @@ def test_methods_keep_their_vectors_client_by_client(method: str) -> None:
 def test_channels_are_last_where_the_model_takes_them_so() -> None:
     x, y, *_ = images()
 
-    def takes(module: nn.Module, samples: np.ndarray = x) -> bool:
-        return takes_channels_last(Task(FlatModel(module.double()), from_arrays(samples, y, samples, y),
-                                        torch.device("cpu"), torch.float64))  # fmt: skip
+    def takes(module: nn.Module, samples: np.ndarray = x, dtype: torch.dtype = torch.float64) -> bool:
+        return takes_channels_last(Task(FlatModel(module.to(dtype)), from_arrays(samples, y, samples, y),
+                                        torch.device("cpu"), dtype))  # fmt: skip
 
     assert takes(cnn())
     assert takes(cnn(None, nn.Dropout(0.3)))
+    normed = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(4, 4), *list(cnn())[2:])
+    assert takes(normed, dtype=torch.float32)  # whose gradients by the first biases are 0 but for rounding
     assert not takes(cnn(Viewed()))
     assert not takes(mlp())
     series = nn.Sequential(nn.Conv1d(3, 2, 3), nn.Flatten(), nn.Linear(28, 3))

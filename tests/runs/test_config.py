@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedsmoo.algorithms.choices import CHOICES
+from fedsmoo.commands.options import gather_config
 from fedsmoo.core import FedsmooError, Schedule
-from fedsmoo.runs.build import make_algorithm
+from fedsmoo.runs.build import make_algorithm, make_config
 from fedsmoo.runs.config import FIELDS, Config, differs, free_within
 from fedsmoo.runs.settings.fields import AROUND
 from fedsmoo.runs.settings.toml import named_tables, read_toml
@@ -146,6 +147,18 @@ HYPER = [
 def test_wrong_hyperparameters_are_refused(options: dict, message: str) -> None:
     with pytest.raises(FedsmooError, match=message):
         make_algorithm("fedsmoo", options)
+
+
+@pytest.mark.parametrize(("word", "value"), [("3", 3), ("0.5", 0.5), ("true", True), ("wide", "wide")])
+def test_an_option_of_one_s_own_without_a_type_is_what_its_word_looks_like(
+    word: str, value: object, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def net(width=None):\n    ...\n")
+    (found,) = gather_config(None, [f"width={word}"], {"model": f"{file}:net"}).model_options.items()
+    assert found == ("width", value)
+    assert type(found[1]) is type(value)
+    assert make_config({"model": f"{file}:net"}, {"width": word}).model_options == {"width": word}  # from Python
 
 
 def test_hyperparameters_are_converted() -> None:

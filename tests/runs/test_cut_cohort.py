@@ -66,6 +66,7 @@ def test_clients_that_are_given_or_the_data_s_own_are_counted(tmp_path: Path) ->
     assert cut(client_indices=[[0, 1], [2, 3], [4, 5]]) == (3, SAID.format(3, 3))
     assert cut(partition=fedsmoo.IID(), clients=5) == (5, SAID.format(5, 5))
     assert cut(data="synthetic", cohort=99)[0] == 30
+    assert cut(data="synthetic", partition="iid", clients=5) == (5, SAID.format(5, 5))
     data = load("digits")
     save_split(tmp_path / "two.json", [np.arange(9), np.arange(9, 30)], data, {"name": "imported"}, 0)
     assert cut(split=str(tmp_path / "two.json")) == (2, SAID.format(2, 2))

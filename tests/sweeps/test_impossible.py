@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,6 +64,34 @@ def test_data_that_cannot_be_read_is_what_its_run_says(tmp_path: Path) -> None:
     table = {"dataset": ["digits", f"{tmp_path / 'mine.py'}:data"], "algorithm": "fedavg", "partition": "iid", **QUICK}
     outcome = fedsmoo.sweep(table, tmp_path / "s", trust=True)
     assert (len(outcome.finished), len(outcome.failed)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ({"dataset": ["digits", "mine.py:date"]}, "date"),
+        ({"dataset": "mine.py:data", "dataset_options": {"n": 3}}, "n"),
+    ],
+)
+def test_data_that_a_file_does_not_have_are_refused_before_the_first_trains(
+    own: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("def data():\n    ...\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FedsmooError, match=rf"(unknown|no) .*\b{says}\b"):
+        fedsmoo.sweep({"partition": "iid", **QUICK, **own}, tmp_path / "s", trust=True)
+    assert not (tmp_path / "s").exists()
+
+
+def test_each_file_of_a_data_set_is_looked_at(tmp_path: Path) -> None:
+    for name, n in (("many", 60), ("few", 10)):
+        x, y = np.zeros((n, 32, 32, 3), np.uint8), np.arange(n) % 10
+        np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    files = [str(tmp_path / f"{name}.npz") for name in ("many", "few")]
+    table = {"dataset": "cifar10", "data": files, "partition": "iid", "model": "softmax", **QUICK, "clients": 30}
+    with pytest.raises(FedsmooError, match="30 clients"):
+        fedsmoo.sweep(table, tmp_path / "s")
+    assert not (tmp_path / "s").exists()
 
 
 def test_objects_are_looked_at_before_the_first_trains(monkeypatch: pytest.MonkeyPatch) -> None:

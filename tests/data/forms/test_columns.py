@@ -73,6 +73,30 @@ def test_a_column_is_known_by_its_name_in_every_part(form, tmp_path):
             read_data((a, Y[train], b.drop(columns="c"), Y[other]))
 
 
+@pytest.mark.parametrize("form", ["clients", "a test part", "test parts"])
+def test_tables_behind_an_array_have_one_order(form):
+    """They were compared with the first part alone, which has no columns: each kept its own order."""
+    rows = [slice(k, k + 15) for k in range(0, 60, 15)]
+    parts: list[Any] = [in_order(names, r) for names, r in zip(("abcde", "abcde", "edcba", "edcba"), rows, strict=True)]
+    one, two, three, four = [(x, Y[r]) for x, r in zip([X[rows[0]], *parts[1:]], rows, strict=True)]
+    value: Any = {
+        "clients": [one, two, three, four],
+        "a test part": ([one, two, three], four),
+        "test parts": ([one, two], [three, four]),
+    }[form]
+    data = read_data(value)
+    assert torch.equal(data.x_train.float(), torch.from_numpy(X[: len(data.x_train)]))
+    if form != "clients":
+        assert torch.equal(data.x_test.float(), torch.from_numpy(X[len(data.x_train) :]))
+
+
+def test_an_array_among_tables_of_another_order_is_refused():
+    """Nobody says which column is which in it."""
+    tables = [(in_order(names, slice(0, 20)), Y[:20]) for names in ("abcde", "edcba")]
+    with pytest.raises(FedsmooError, match="data: test part: client 0: x names a column, but two arrays have none"):
+        read_data(([tables[0], tables[0]], [(X[:20], Y[:20]), tables[1]]))
+
+
 def test_numbers_of_rows_in_a_file_are_said(tmp_path):
     in_order("abcde", slice(0, CUT)).assign(label=Y[:CUT]).to_csv(tmp_path / "mine.csv")
     with pytest.warns(FedsmooWarning, match=r"first column of mine.csv has no name and holds the numbers of the rows"):

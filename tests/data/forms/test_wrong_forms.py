@@ -114,6 +114,7 @@ WRONG: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "a share": (lambda _: (X, Y), {"test": 2}, "test is 2, but must be a share between 0 and 1, such as 0.2"),
     "two test parts": (lambda _: ((X, Y), (X, Y)), {"test": 0.2}, "but there is a test part: leave one of them out"),
     "a pad": (lambda _: (X, Y), {"pad": -1}, "pad is -1, but must be the tokenizer's pad id, a whole number from 0"),
+    "two with labels of their own": (lambda _: (Pairs(X, Y), Y, Pairs(X, Y), Y), {}, "data has 4 parts, but must be "),
     "lengths": (lambda _: (X, Y[:5]), {}, "data: 60 samples but 5 labels; each sample needs one"),
     "text of a table": (
         lambda _: table(text=["a", "b"], label=[0, 1]),

@@ -23,7 +23,7 @@ from fedsmoo.engines.train import RunSlice
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 from fedsmoo.runs.origin import provenance
-from fedsmoo.runs.origin.pins import machine_differences
+from fedsmoo.runs.origin.pins import machine_differences, pin_clients_at_once
 from fedsmoo.runs.resume import reopen
 from fedsmoo.runs.run import Run
 from fedsmoo.runs.simulation import Simulation
@@ -139,6 +139,13 @@ def test_what_changes_how_many_train_at_once_is_said(room: Callable[[int], list[
     assert json.loads((folder / "started.json").read_text())["chunk"] == 5
     assert reopen(folder, simulation=small(CROWD.replace(chunk=4))).notes == [CHANGED.format(5, 4)]
     assert reopen(folder, simulation=small(CROWD.replace(chunk=7))).notes == []
+
+
+def test_a_run_whose_notes_lack_how_many_trained_at_once_trains_as_many_as_fit(room: Callable[[int], Any]) -> None:
+    room(3)
+    run = small(CROWD)
+    assert pin_clients_at_once(run, None) == []
+    assert run.clients_at_once == 3
 
 
 def test_a_run_without_room_goes_on_with_the_chunk_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,12 +197,13 @@ def split_into_parts(value: Any, options: Options, what: str) -> Federation:
     raise FedsmooError(f"{what} is {brief(value)}, but must be {MUST}")
 
 
-def split_like(first: Part, value: Any, options: Options, what: str) -> Federation:
-    """Split a value into parts whose samples have the columns of another part, in that part's order."""
+def split_like(known: Sequence[Part], value: Any, options: Options, what: str) -> Federation:
+    """Split a value into parts whose samples have the columns of known parts, as the first that has any orders them."""
     found = split_into_parts(value, options, what)
-    if first.columns is None or all(p.columns in (None, first.columns) for p in found.parts):
+    columns = next((p.columns for p in known if p.columns is not None), None)
+    if columns is None or all(p.columns in (None, columns) for p in found.parts):
         return found
-    return split_into_parts(value, dataclasses.replace(options, x=first.columns), what)
+    return split_into_parts(value, dataclasses.replace(options, x=columns), what)
 
 
 def train_and_test(value: Any, what: str) -> tuple[Any, Any] | None:
@@ -228,7 +229,7 @@ def with_test(found: Federation, test: Any, options: Options, what: str) -> Fede
         return found
     if found.tests:
         raise FedsmooError(f"{what}: clients have test parts of their own: leave one of them out")
-    other = split_like(found.train[0], test, options, what)
+    other = split_like(found.train, test, options, what)
     if other.tests:
         raise FedsmooError(f"{what}: a test part has no test part of its own")
     if not other.natural:
@@ -255,7 +256,7 @@ def from_clients(entries: Sequence[tuple[str, Any]], options: Options, what: str
             entry = tuple(entry)
         if isinstance(entry, list) or not (is_labelled(entry) or train_and_test(entry, name) is not None):
             raise FedsmooError(f"{name} is {brief(entry)}, but must be data of one client: (x, y), or (train, test)")
-        one = split_like(train[0], entry, options, name) if train else split_into_parts(entry, options, name)
+        one = split_like(train, entry, options, name)
         if one.natural or one.train[0].clients is not None:
             raise FedsmooError(f"{name} has clients of its own, but each entry of a list is one client")
         train.append(one.train[0])
