@@ -161,4 +161,20 @@ def products() -> str:
     return table(header, rows) + f"\n\n{note}"
 
 
-BLOCKS = (products, ranks, model, federation, rivals, own_benchmarks, rivals_gpu, memory, robust, models)
+def busy() -> str:
+    """A round by one thread and by one for each core, beside other programs."""
+    report = read("busy.json")
+    cores = str(report["cores"])
+    rows = []
+    for row in report["results"]:
+        one, all_ = (1000 * row["seconds_by_threads"][threads] for threads in ("1", cores))
+        rows.append([f"`{row['model']}`", str(row["others"]), f"{one:.1f}", f"{all_:.1f}", f"{all_ / one:.1f}x"])
+    note = (
+        f"Milliseconds: {report['task']}; {report['hardware']}, torch {report['versions']['torch']}, commit "
+        f"{report['commit'][:10]} (`benchmarks/cpu/busy.py`)."
+    )
+    header = ["model", "other programs", "one thread", f"{cores} threads", "how many times one thread's"]
+    return table(header, rows) + f"\n\n{note}"
+
+
+BLOCKS = (products, busy, ranks, model, federation, rivals, own_benchmarks, rivals_gpu, memory, robust, models)

@@ -15,7 +15,7 @@ from fedsmoo.engines.client_state.memory import total_bytes
 CROWDED = 1.5  # programs that want to compute, for each of the machine's cores
 BUSY = (
     "this machine is busy with other programs, and threads that share an operation wait for each other: "
-    "OMP_NUM_THREADS=1 may be many times faster here"
+    "OMP_NUM_THREADS=1 may be several times as fast here"
 )
 
 
