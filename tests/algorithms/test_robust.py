@@ -17,7 +17,7 @@ from fedsmoo.algorithms.compressed import TopK
 from fedsmoo.core import Algorithm, FedsmooError, Round, Schedule, Vectors, norm, server
 from fedsmoo.core.errors import FedsmooWarning
 from fedsmoo.engines.client_state import memory
-from fedsmoo.engines.contract import Sums
+from fedsmoo.engines.contract import Contribution, Sums
 from fedsmoo.runs.build import assemble
 from fedsmoo.runs.config import Config
 
@@ -140,7 +140,7 @@ def test_many_replies_wait_in_the_memory_of_the_host(monkeypatch: pytest.MonkeyP
     with pytest.raises(FedsmooError, match="a quarter of the memory of cuda"):
         memory.refuse_too_many_rows(replace(setup, algorithm=Krum()), 4)
     sums = Sums(2, place=torch.device("meta"))
-    sums.add(Vectors(), torch.zeros(()), torch.zeros(()), rows=Vectors(w=torch.ones(1, 3)))
+    sums.add(Contribution(Vectors(), torch.zeros(()), torch.zeros(()), rows=Vectors(w=torch.ones(1, 3))))
     assert sums.rows is not None
     assert (sums.rows.w.device.type, sums.rows.w.shape) == ("meta", (2, 3))
 

@@ -9,9 +9,10 @@ import pytest
 from fedsmoo.algorithms.choices import CHOICES
 from fedsmoo.commands.options import gather_config
 from fedsmoo.core import FedsmooError, Schedule
-from fedsmoo.runs.build import make_algorithm, make_config
+from fedsmoo.runs.build import make_algorithm
 from fedsmoo.runs.config import FIELDS, Config, differs, free_within
 from fedsmoo.runs.settings.fields import AROUND
+from fedsmoo.runs.settings.merge import make_config
 from fedsmoo.runs.settings.toml import named_tables, read_toml
 from fedsmoo.runs.storage.folder import config_text
 from fedsmoo.runs.storage.toml import to_toml
