@@ -122,6 +122,7 @@ class Threads(Serial):
 
         portions = on.x.split(size)
         jobs = (partial(answer, x) for x in portions)
+        keep_pages(task.device)
         with LIBRARY.taken(self.way), closing(self._in_order(jobs, len(portions))) as answers, products(task):
             return task.tally(answers, size, on).scores(on.y)
 
