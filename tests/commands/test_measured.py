@@ -24,7 +24,7 @@ def test_the_command_says_what_it_leaves_out(call: Call) -> None:
     next(Path("results").glob("fedsam*")).unlink()
     words = "sweep", "grid.toml", "--out", "elsewhere", "--measured", "results"
     told = call(*words, "--dry-run")
-    assert told.err.startswith("fedsmoo: 2 of 3 runs have a result below results: they are left out\n")
+    assert told.err.startswith("fedsmoo: 2 of 3 runs are left out: their results lie below results\n")
     assert "1 run, 0 done" in told.err
     assert "1 finished, 0 failed, 0 left" in call(*words, "--to", "results").out
     done = call(*words)

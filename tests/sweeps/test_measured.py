@@ -25,7 +25,7 @@ def test_runs_with_a_result_in_a_folder_or_below_it_are_left_out(tmp_path: Path)
     again = fedsmoo.sweep(GRID, tmp_path / "here", measured=tmp_path / "results", note=notes.append)
     assert [run.name for run in again.finished] == [two.stem]
     assert {run.name for run in first.finished} == {one.stem, two.stem, three.stem}
-    assert notes == [f"2 of 3 runs have a result below {tmp_path / 'results'}: they are left out"]
+    assert notes == [f"2 of 3 runs are left out: their results lie below {tmp_path / 'results'}"]
     shutil.move(two := again.finished[0] / "summary.json", tmp_path)  # a run folder is no result file
     assert len(fedsmoo.sweep(GRID, tmp_path / "other", measured=tmp_path / "here").finished) == 3
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -41,6 +41,7 @@ from fedsmoo.models.modules.copies import copied
 from fedsmoo.models.modules.process import uncompiled
 
 Draws = dict[str, Tensor]
+Answers = Callable[[Tensor, Tensor], Tensor]  # (w, stored samples) -> outputs in eval mode
 FIRST = torch.preserve_format
 
 
@@ -207,10 +208,10 @@ class Task:
         with torch.no_grad():
             return self.model.forward(self.model.layout.split(w), self.inputs(x).to(memory_format=order))
 
-    def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
-        """Return loss and metrics of one model on the test part, or on other samples."""
-        on = on or self.test
-        return self.tally((self.answers(w, x) for x in on.x.split(self.portion)), self.portion, on).scores(on.y)
+    def evaluate(self, w: Tensor, on: Samples | None = None, answers: Answers | None = None) -> Scores:
+        """Return loss and metrics of one model on the test part, or on other samples, by its ``answers``."""
+        on, answers = on or self.test, answers or self.answers
+        return self.tally((answers(w, x) for x in on.x.split(self.portion)), self.portion, on).scores(on.y)
 
     def tally(self, answers: Iterable[Tensor], size: int, on: Samples) -> Tally:
         """Return the sums of losses and metrics of ``answers`` to samples, ``size`` at a time."""

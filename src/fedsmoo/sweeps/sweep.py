@@ -153,7 +153,7 @@ def not_measured(grid: Sweep, folder: str | Path, note: Callable[[str], Any]) ->
         raise FedsmooError(f"measured: there is no folder {where}")
     found = collect(results=sorted({path.parent for path in where.rglob("*.json")}), note=note)
     cells = [cell for cell in grid.cells if cell.identity not in found]
-    note(f"{len(grid.cells) - len(cells)} of {len(grid.cells)} runs have a result below {where}: they are left out")
+    note(f"{len(grid.cells) - len(cells)} of {len(grid.cells)} runs are left out: their results lie below {where}")
     return dataclasses.replace(grid, cells=cells)
 
 

@@ -139,9 +139,8 @@ class Oracle:
 
     def evaluate(self, w: Tensor, on: Samples | None = None) -> Scores:
         """Return loss and metrics of one model on the test part, or on other samples."""
-        on, size = on or self.task.test, self.task.portion
         with products(self.task):
-            return self.task.tally((self.answers(w, x) for x in on.x.split(size)), size, on).scores(on.y)
+            return self.task.evaluate(w, on, self.answers)
 
 
 def single_oracle(task: Task) -> Oracle:
